@@ -39,8 +39,7 @@ inline bool may_be_opened(const char* name) {
 // library lacks one. Returns Table{} if all of `usual` do; otherwise `library` in the table is its name.
 template <class Table, class Find>
 Table load_library(const char* variable, std::initializer_list<const char*> usual, const Find& find) {
-    constexpr const char* kWanted =
-        "a library with the functions that smla calls, or an empty value";
+    constexpr const char* kWanted = "a library with the functions that smla calls, or an empty value";
     const auto attempt = [&](const char* name, Table& out) {
         void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
         if (!library) return false;

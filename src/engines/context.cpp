@@ -80,8 +80,8 @@ void default_free(void*, void* memory) { std::free(memory); }
 }  // namespace
 
 Context::Context(const smla_context_args& args) {
-    check_environment({args.engine ? "SMLA_ENGINE" : "", args.isa ? "SMLA_ISA" : "",
-                       args.threads ? "SMLA_THREADS" : ""});
+    check_environment(
+        {args.engine ? "SMLA_ENGINE" : "", args.isa ? "SMLA_ISA" : "", args.threads ? "SMLA_THREADS" : ""});
     SMLA_CHECK(args.threads >= 0 && args.threads <= 4096, "args.threads", args.threads,
                "0 (all cores) to 4096");
     SMLA_CHECK(args.batch_invariant == 0 || args.batch_invariant == 1, "args.batch_invariant",

@@ -170,8 +170,9 @@ TEST(CliExplain, SensibleErrors) {
     for (const char* option : {"--layer", "--requests", "--context", "--backend"})  // of other questions
         EXPECT_EQ(error_of({"explain", "--stage", "attend", option, "1"}, 2)["field"], option);
     for (const char* option : {"--heads", "--topk", "--weights"})
-        EXPECT_EQ(error_of({"explain", "--model", v32.path(), option, option[2] == 'w' ? "f32" : "16"},
-                           2)["field"], option);
+        EXPECT_EQ(
+            error_of({"explain", "--model", v32.path(), option, option[2] == 'w' ? "f32" : "16"}, 2)["field"],
+            option);
     EXPECT_EQ(error_of({"explain", "--stage", "attend", "--width", "512"}, 2)["field"],
               "args.primary.cache.width");
     EXPECT_EQ(error_of({"explain", "--stage", "attend", "--heads", "257"}, 2)["field"], "args.q.shape[1]");

@@ -10,20 +10,19 @@ namespace {
 constexpr int64_t kTile = 64;  // rows that a kernel is likely to take at once
 
 CONTRACT_TEST(L1a_OneSoftmaxOverBothListsInEveryTypeAndFormat) {
-    const smla_format k576[] = {SMLA_ROW_BF16, SMLA_ROW_F32, SMLA_FP8_656, SMLA_FP8_576, SMLA_NVFP4_352};
-    const smla_format k512[] = {
+    const std::vector<smla_format> k576 = {SMLA_ROW_BF16, SMLA_ROW_F32, SMLA_FP8_656, SMLA_FP8_576,
+                                           SMLA_NVFP4_352};
+    const std::vector<smla_format> k512 = {
         SMLA_ROW_BF16,    SMLA_ROW_F32,           SMLA_FP8_584,   SMLA_FP8_512,         SMLA_FP8_528,
         SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384};
     const std::pair<smla_dtype, smla_dtype> types[] = {
         {SMLA_F32, SMLA_F16}, {SMLA_BF16, SMLA_BF16}, {SMLA_F16, SMLA_F32}, {SMLA_E4M3, SMLA_BF16}};
     uint32_t seed = 1;
     for (const int64_t width : {576, 512})
-        for (const smla_format format : width == 576
-                                            ? std::vector<smla_format>(std::begin(k576), std::end(k576))
-                                            : std::vector<smla_format>(std::begin(k512), std::end(k512))) {
+        for (const smla_format format : width == 576 ? k576 : k512) {
             const auto& [q, out] = types[seed % 4];
             Shape shape{.width = width, .format = format, .q = q, .out = out, .seed = seed++};
-            if (width == 512) shape.extra_format = k512[seed % std::size(k512)], shape.extra_rows = 21;
+            if (width == 512) shape.extra_format = k512[seed % k512.size()], shape.extra_rows = 21;
             Attention problem(shape);
             problem.fill_listed();
             SCOPED_TRACE(format);
@@ -32,20 +31,16 @@ CONTRACT_TEST(L1a_OneSoftmaxOverBothListsInEveryTypeAndFormat) {
 }
 
 CONTRACT_TEST(L1b_DoubleIsDoubleThroughout) {
-    // Widths of any layer, and those that some kernels of f32 are made for.
-    for (const auto& [width, value_width] : {std::pair{100, 90}, {576, 512}, {512, 512}}) {
-        Attention problem({.width = width,
-                           .value_width = value_width,
-                           .format = SMLA_ROW_F64,
-                           .q = SMLA_F64,
-                           .out = SMLA_F64});
+    for (const auto& [width, values] : {std::pair{100, 90}, {576, 512}, {512, 512}}) {
+        Attention problem(
+            {.width = width, .value_width = values, .format = SMLA_ROW_F64, .q = SMLA_F64, .out = SMLA_F64});
         problem.fill_listed();
         expect_truth(problem);
         for (const Engine& engine : engines()) {  // and whoever cannot do that says so
             const Context context(engine);
             const Scratch scratch(context, problem.workspace(context));
-            const smla_status status = problem.run(context, scratch.get());
-            EXPECT_EQ(status, engine.engine == SMLA_ENGINE_CUDA ? SMLA_UNSUPPORTED : SMLA_OK);
+            EXPECT_EQ(problem.run(context, scratch.get()),
+                      engine.engine == SMLA_ENGINE_CUDA ? SMLA_UNSUPPORTED : SMLA_OK);
         }
     }
 }
@@ -403,10 +398,10 @@ CONTRACT_TEST(L6a_AnyNumberOfHeads) {
         SCOPED_TRACE(heads);
         expect_truth(problem);
     }
+    const Context context(engines().back());
     for (const int64_t heads : {0, 257}) {
         Attention problem({.tokens = 1, .heads = heads, .rows = 5});
         problem.fill_listed();
-        const Context context(engines().back());
         EXPECT_TRUE(refused(problem.run(context, {}), SMLA_INVALID_ARGUMENT, "args.q.shape[1]"));
     }
 }

@@ -112,7 +112,8 @@ void refuse_unlikely_values(CLI::App& app) {
             if (option->get_expected_max() > 0)
                 option->check(CLI::Validator(
                     [is_option = !option->get_lnames().empty()](std::string& value) {
-                        if (value.empty()) return std::string("got nothing, wanted a value that is not empty");
+                        if (value.empty())
+                            return std::string("got nothing, wanted a value that is not empty");
                         if (!is_option || !value.starts_with("--")) return std::string();
                         return "got " + value + ", wanted a value that does not begin with --";
                     },

@@ -25,8 +25,8 @@ class Memory(NamedTuple):
     item: bytes per element; an element of e2m1 is a byte of two values. dtype: None for integers that smla
     has no type for. strides: in elements. owner: object that keeps the memory alive, even if the array gets
     other memory. array: the array, or an alias of its memory if the library can assign other memory to the
-    array. now: function that returns the current address (None if the memory is gone), if the library can move
-    the memory, else None.
+    array. now: function that returns the current address (None if the memory is gone), if the library can
+    move the memory, else None.
     hand_over: function that each later use on a GPU calls, hand_over(memory, name, keep, stream), or None.
     """
 

@@ -48,8 +48,9 @@ void ContextOptions::add(CLI::App& command) {
         ->capture_default_str()
         ->group(kGroup);
     command
-        .add_option("--kernel", kernel,
-                    "Kernels to use, by name: attend=NAME,score=NAME (smla list kernels; default: SMLA_KERNEL)")
+        .add_option(
+            "--kernel", kernel,
+            "Kernels to use, by name: attend=NAME,score=NAME (smla list kernels; default: SMLA_KERNEL)")
         ->group(kGroup);
     command
         .add_flag("--batch-invariant", batch_invariant,

@@ -146,8 +146,7 @@ private:
         return s_.kv_format == "auto" ? SMLA_FP8_656 : parse_format("--kv-format", s_.kv_format);
     }
     smla_format extra_format() const {
-        return s_.extra_format == "none" ? SMLA_FORMAT_NONE
-                                         : parse_format("--extra-format", s_.extra_format);
+        return s_.extra_format == "none" ? SMLA_FORMAT_NONE : parse_format("--extra-format", s_.extra_format);
     }
     smla_cache kv_cache() const {
         return cache_of(kv_format(), width(kv_format(), 576), 4096, s_.page_tokens);
