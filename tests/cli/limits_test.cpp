@@ -109,6 +109,36 @@ TEST_F(CliLimits, OutOfMemoryIsNoOtherVerdict) {
     EXPECT_GT(refused, 5);
 }
 
+// The same where a workspace is the first memory that is not there: just below what a run takes, by small
+// steps.
+TEST_F(CliLimits, NoMemoryForAWorkspaceIsNoVerdictOnAKernel) {
+    int workspaces = 0;
+    for (const std::string stage : {"attend", "score_select"}) {
+        const auto run = [&](uint64_t kib) {
+            RunOptions options;
+            options.environment = {"SMLA_CBLAS="};
+            options.limits = {{RLIMIT_AS, kib * 1024}};
+            options.seconds = 60;
+            return run_tool(
+                {"verify", "--seed", "1", "--stage", stage, "--problem", "cpu_generic_" + stage + "/2"},
+                options);
+        };
+        uint64_t too_little = 4000, enough = 400'000;
+        ASSERT_EQ(run(enough).code, 0);
+        while (enough - too_little > 64) {
+            const uint64_t middle = (too_little + enough) / 2;
+            (run(middle).code == 0 ? enough : too_little) = middle;
+        }
+        for (int step = 0; step < 60; ++step) {
+            const Finished found = run(too_little - uint64_t(step) * 48);
+            if (found.code == 127) break;  // not even the loader had room
+            EXPECT_TRUE(found.code == 0 || found.code == 4) << stage << step << found.out << found.err;
+            workspaces += found.err.find("memory: got none for ") != std::string::npos;
+        }
+    }
+    EXPECT_GT(workspaces, 0);
+}
+
 }  // namespace
 
 }  // namespace smla::test

@@ -77,7 +77,7 @@ int verify_files(const Tool& tool, const Options& options) {
     Document rows = Document::array();
     int64_t ran = 0, skipped = 0, failed = 0;
     std::vector<std::string> idle;  // files of which nothing ran as demanded
-    std::vector<Error> refused;     // files that say something impossible; the others run
+    std::vector<Error> refused;     // files that cannot be checked; the others run
     Progress progress(int64_t(options.files.size()));
     for (const std::string& file : options.files) {
         progress.advance(0, file);
@@ -95,7 +95,7 @@ int verify_files(const Tool& tool, const Options& options) {
             golden::verify_golden(golden, verify, report);
             if (!as_demanded) idle.push_back(golden.name);
         } catch (const Error& error) {
-            if (options.files.size() == 1 || error.status == SMLA_OUT_OF_MEMORY) throw;
+            if (options.files.size() == 1) throw;
             refused.push_back(error);
             tool.note(text("error: ", without_controls(file), ": ", error.what()));
         }
