@@ -63,7 +63,7 @@ typedef struct smla_context_args {
     smla_isa isa;
     /* CPU engine; 0: the number in SMLA_THREADS, else one per core that this process may use, by its affinity
      * mask and a container's CPU limit. The threads block all signals except SIGSEGV, SIGBUS, SIGFPE, SIGILL,
-     * SIGTRAP, SIGSYS and SIGPROF, and are named smla-1, smla-2, ... */
+     * SIGTRAP, SIGSYS and SIGPROF. Shortly after they start, they name themselves smla-1, smla-2, ... */
     int32_t threads;
     /* 1: a token's bits never depend on what else is in the batch, except where a BLAS library multiplies. */
     int32_t batch_invariant;

@@ -238,8 +238,7 @@ void add_explain(CLI::App& app, Tool& tool) {
         const bool named = device.find_first_not_of("0123456789") != std::string::npos;
         if (command->count("--device") && !named) {
             std::string value = device;
-            SMLA_CHECK(whole_number(0, kMostDevice)(value).empty(), "--device",
-                       device.empty() ? "nothing" : device,
+            SMLA_CHECK(whole_number(0, kMostDevice)(value).empty(), "--device", device,
                        text("a name, such as sm_90, or a whole number, 0 to ", kMostDevice));
             options->context_options.device = std::stoi(device);
         }
