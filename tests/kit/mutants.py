@@ -382,8 +382,8 @@ MUTANTS = [
     Mutant(
         "kernels of f32 take f64 queries",
         "src/engines/cpu/attend/kernels.cpp",
-        'return args.q.dtype == SMLA_F64 ? "f64 q',
-        'return args.q.dtype == 999 ? "f64 q',
+        'if (args.q.dtype == SMLA_F64) return {"f64 q',
+        'if (args.q.dtype == 999) return {"f64 q',
         "test_contract Contract.L1b*",
     ),
     Mutant(
