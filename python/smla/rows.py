@@ -32,7 +32,7 @@ for _kind in _ARGS.values():  # local variables of the functions
 
 def _run(name, values):
     """Runs an operation with the local variables of its function. Returns the arguments that it ran with."""
-    keep: list = []
+    keep = []
     args = _ARGS[name].fill(values, keep)
     check(getattr(lib, f"smla_{name}")(c.byref(args)))
     return args

@@ -106,7 +106,7 @@ def fp8_fp4_mqa_logits(
     values, scales = _pair(q, "q")
     rows, heads, _ = require(values, "q", None, ("S", "H", "D"))
     queries = _Queries(values, scales)
-    keys = _DenseKeys(*_pair(kv, "kv"), queries.width, values)
+    keys = _DenseKeys(_pair(kv, "kv"), queries.width, values)
     require(weights, "weights", _DTYPES, (rows, heads), values)
     require(cu_seq_len_k_start, "cu_seq_len_k_start", (torch.int32,), (rows,), values)
     require(cu_seq_len_k_end, "cu_seq_len_k_end", (torch.int32,), (rows,), values)
@@ -310,7 +310,8 @@ class _Queries:
 class _DenseKeys:
     """Keys of `width` channels and their scales in two tensors, as caches of smla."""
 
-    def __init__(self, kv, kv_sf, width, like):
+    def __init__(self, pair, width, like):
+        kv, kv_sf = pair
         self.count, _ = require(kv, "kv", None, ("N", "D"), like)
         self._codes, self._kind, self._width = _codes(kv, "kv")
         if self._width != width:
