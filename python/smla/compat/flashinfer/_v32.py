@@ -59,16 +59,9 @@ def trtllm_batch_decode_with_kv_cache_mla(
     and e4m3 queries, else of their type; with return_lse also lse, [T,H] f32 or as given: base 2, with the
     sink, -1e30 for a token without rows and sink. The other arguments are not needed.
     """
-    skips, shares = skip_softmax_threshold_scale_factor, uses_shared_paged_kv_idx
-    lists = isinstance(sparse_mla_top_k, int) and sparse_mla_top_k > 0
-    for name, got, taken, wanted in (
-        ("sparse_mla_top_k", sparse_mla_top_k, lists, "1 or more: smla attends to listed rows alone"),
-        ("skip_softmax_threshold_scale_factor", skips, skips is None, "None: every listed row counts"),
-        ("uses_shared_paged_kv_idx", shares, shares, "True: V is part of the row of K"),
-        ("enable_dcp", enable_dcp, not enable_dcp, "False: merge the results of ranks with smla.merge"),
-    ):
-        if not taken:
-            raise unsupported(name, got, wanted)
+    _require_supported(
+        sparse_mla_top_k, skip_softmax_threshold_scale_factor, uses_shared_paged_kv_idx, enable_dcp
+    )
     if backend not in _BACKENDS:
         raise invalid("backend", repr(backend), "one of " + ", ".join(_BACKENDS))
     if str(kv_scale_format).lower().replace("-", "_") not in _SCALE_FORMATS:
@@ -94,6 +87,18 @@ def trtllm_batch_decode_with_kv_cache_mla(
         lse=None if states is None else states[1],
     )
     return out if states is None else (out, states[0])
+
+
+def _require_supported(top_k, skips, shares, dcp):
+    lists = isinstance(top_k, int) and top_k > 0
+    for name, got, supported, wanted in (
+        ("sparse_mla_top_k", top_k, lists, "1 or more: smla attends only to listed rows"),
+        ("skip_softmax_threshold_scale_factor", skips, skips is None, "None: every listed row counts"),
+        ("uses_shared_paged_kv_idx", shares, shares, "True: V is part of the row of K"),
+        ("enable_dcp", dcp, not dcp, "False: merge the results of ranks with smla.merge"),
+    ):
+        if not supported:
+            raise unsupported(name, got, wanted)
 
 
 def _bounds(seq_lens, batch, query):
