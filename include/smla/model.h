@@ -97,11 +97,11 @@ typedef struct smla_layer_info {
      * pairs (2i, 2i + 1). Both are 0 without an indexer. */
     int32_t index_heads;
     smla_rope_style index_rope_style;
-    /* Number of rotated channels; 0: no rotation. They are the last channels of query heads and KV rows. In
-     * index queries and keys, V3.2 and GLM rotate the first channels, V4 and V4.1 the last. */
+    /* Number of rotated channels; 0 if there is no rotation. They are the last channels of query heads and KV
+     * rows. In index queries and keys, V3.2 and GLM rotate the first channels, V4 and V4.1 the last. */
     int32_t rope_width;
-    /* Base of the layer's rotation frequencies, in V4 and V4.1 rope_theta or compress_rope_theta; 0: no
-     * rotation. smla_config_rope_frequencies returns the frequencies, including YaRN. */
+    /* Base of the layer's rotation frequencies, in V4 and V4.1 rope_theta or compress_rope_theta; 0 if
+     * there is no rotation. smla_config_rope_frequencies returns the frequencies, including YaRN. */
     double rope_theta;
     /* softmax_scale of smla_attend: (width of a query head before absorption)^-0.5, multiplied by the square
      * of YaRN's magnitude in models that have one, such as DeepSeek-V3.2. */

@@ -93,7 +93,7 @@ TEST(BackendForward, ResultsInMemoryOfSomethingElseAreRefused) {
                 ForwardArgs step = world.args;
                 spoil(step, workspace);
                 EXPECT_EQ(kit::refusal([&] { run(step); }),
-                          text(field, ".data: got memory shared with ", other, ", wanted its own"))
+                          text(field, ".data: got memory shared with ", other, ", wanted other memory"))
                     << backend->name << known;
             }
             EXPECT_TRUE(world.kv.memory == kv && world.window.memory == window) << backend->name << known;

@@ -95,8 +95,7 @@ TEST(Context, WrongVariablesAreRefusedByName) {
                                       {"SMLA_STEP_GRAPHS", "yes"},
                                       {"SMLA_KERNEL", "attend=none"}}) {
         const Variable wrong(name, value);
-        smla_context_args args = cpu_args();
-        expect_refused(args, SMLA_INVALID_ARGUMENT, name);
+        expect_refused(kit::context_args(SMLA_ENGINE_AUTO, 0), SMLA_INVALID_ARGUMENT, name);
     }
 }
 

@@ -128,8 +128,10 @@ smla_layer* layer_of(smla_context* context, const RandomWeights& weights, const 
     return out;
 }
 
-smla_context* a_context(smla_engine engine = SMLA_ENGINE_CPU, int32_t threads = 1) {
-    const smla_context_args args = kit::context_args(engine, threads);
+smla_context* a_context(smla_engine engine = SMLA_ENGINE_CPU, int32_t threads = 1,
+                        smla_isa isa = SMLA_ISA_AUTO) {
+    smla_context_args args = kit::context_args(engine, threads);
+    args.isa = isa;
     smla_context* out = nullptr;
     EXPECT_EQ(smla_context_create(&args, &out), SMLA_OK);
     return out;
@@ -162,11 +164,12 @@ TEST(ZeroDefaults, ASessionOfAPerTensorFormatNeedsAScale) {
     EXPECT_EQ(options_of(args).find("kv_scale"), std::string::npos);
 }
 
-// The workspace of a step of one token, which grows with the columns that a token may score.
+// The workspace of a step of one token, which grows with the columns that a token may score. With larger
+// vectors, attend would need more.
 std::string step_of(smla_layer_step step) {
     const std::string config = dsa_config(32);
     const RandomWeights weights(config, 0);
-    smla_context* const context = a_context();
+    smla_context* const context = a_context(SMLA_ENGINE_CPU, 1, SMLA_ISA_SCALAR);
     smla_layer* const layer = layer_of(context, weights, config);
     auto maxima = sized<smla_plan_args>();
     maxima.groups = SMLA_GROUP_PRIMARY | SMLA_GROUP_INDEX;
