@@ -210,13 +210,13 @@ void multiply(const Cblas& library) {
 
 std::string what_cblas_lacks() {
     const int threads = threads_of_cblas();
-    IdleThreads idle;
-    if (std::string lacks = idle.start(threads); !lacks.empty()) return lacks;
     Mappings mappings;
     const size_t bytes = kLibrary + size_t(threads) * kBuffer;
     bool room = mappings.add(bytes) && mappings.add(kLibrary);
     for (int i = 0; i < threads; ++i) room = room && mappings.add(kBuffer);
-    return room ? "" : text("less than ", bytes >> 19, " MiB, twice what OpenBLAS needs, can be mapped");
+    if (!room) return text("less than ", bytes >> 19, " MiB, twice what OpenBLAS needs, can be mapped");
+    // Threads come last: glibc keeps the stacks of threads that have ended.
+    return IdleThreads().start(threads);
 }
 
 void start_threads_of(const Cblas& library) {

@@ -73,7 +73,7 @@ TEST(BackendForward, ResultsInMemoryOfSomethingElseAreRefused) {
     } shared[] = {
         {"args.out", "args.kv_cache", [](ForwardArgs& a, void*) { a.out.data = a.kv_cache.data; }},
         {"args.out", "args.q", [](ForwardArgs& a, void*) { a.out.data = a.q.data; }},
-        {"args.out", "args.lse", [](ForwardArgs& a, void*) { a.out.data = a.lse.data; }},
+        {"args.out", "args.lse", [](ForwardArgs& a, void*) { a.lse.data = a.out.data; }},
         {"args.lse", "args.topk_indices", [](ForwardArgs& a, void*) { a.lse.data = a.topk_indices.data; }},
         {"args.out", "the workspace", [](ForwardArgs& a, void* workspace) { a.out.data = workspace; }}};
     for (const Backend* backend : {&kFlashMlaSparse, &kFlashInferMlaSparseDsv4, &kFlashMlaSparseDsv41}) {

@@ -84,6 +84,8 @@ TEST(CliGolden, EveryResultOfAFileIsCompared) {
         for (const std::string& tensor : SafetensorsFile::open(kGoldens + name + ".safetensors").names()) {
             const std::string kind = tensor.substr(0, tensor.find('.'));
             if (kind == "w" || kind == "in") continue;
+            // hyper-connections, which surround the layers that smla runs
+            if (tensor.starts_with("mid.hc_") || tensor == "out.streams") continue;
             const std::string path = changed_golden(folder, name, [&](const std::string& each, Tensor& view) {
                 if (each == tensor) falsify(view);
             });

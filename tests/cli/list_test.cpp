@@ -113,7 +113,7 @@ TEST(CliExplain, DemandedKernelIsTakenOrNothing) {
     for (const std::string& name : kernels_of("attend")) {
         const Finished run =
             run_tool({"explain", "--stage", "attend", "--width", "40", "--value-width", "24", "--kv-format",
-                      "row_f32", "--queries", "f32", "--kernel", "attend=" + name, "--json"});
+                      "row_f64", "--queries", "f64", "--kernel", "attend=" + name, "--json"});
         const bool generic = name == last;
         EXPECT_EQ(run.code, generic ? 0 : 3) << name << run.out << run.err;
         EXPECT_EQ(nlohmann::json::parse(run.out)["kernel"].is_null(), !generic) << name;

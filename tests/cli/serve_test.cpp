@@ -118,7 +118,7 @@ TEST(CliServe, OptionsOfTheOtherUseAreRefused) {
         EXPECT_NE(error.value("wanted", "").find("--serve"), std::string::npos) << error;
         ++seen;
     }
-    EXPECT_EQ(seen, 17 + 6);
+    EXPECT_EQ(seen, 18 + 6);
     EXPECT_EQ(error_of({"run", "model", "--serve", kMixed}, 2)["field"], "checkpoint");
     EXPECT_EQ(error_of({"run", "--serve", ""}, 2)["field"], "--serve");
 }
