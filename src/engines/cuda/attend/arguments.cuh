@@ -83,7 +83,7 @@ struct Arguments {
     bool log2, q_chunks;  // q_chunks: q is bf16, rows aligned to 16 bytes
 };
 
-// Format of one source. has_bf16_rope is the same for both: mma.cpp and sm90.cpp refuse other calls.
+// Format of one source. has_bf16_rope is the same for both: kernels.cpp rejects other calls.
 __device__ inline smla_format any_format(const Arguments& args) {
     const smla_format primary = args.sources[0].cache.format;
     return primary == SMLA_FORMAT_NONE ? args.sources[1].cache.format : primary;

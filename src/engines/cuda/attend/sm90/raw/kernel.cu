@@ -1,6 +1,6 @@
 // attend on Hopper over raw records: fp8_656, fp8_528, fp8_576 or fp8_512, whose codes become operands in
 // registers. For up to 32 heads, for more while tokens are few, and where keys may not be rounded
-// (sm90.cpp).
+// (schedule.cpp).
 //
 // Maths     S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
 //           O += P V, where V is the first 512 columns of K. 16 heads are rows of mma.sync m16n8k16, 32 the
