@@ -1,10 +1,11 @@
-// docs/backends: paths are those of files, and the table of names is that of the registry.
+// docs/backends: every path names a file, and the table of names agrees with the registry.
+#include "documents.h"
+
 #include "backends/registry.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 namespace smla::test {
@@ -12,29 +13,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kDocuments = fs::path(SMLA_SOURCE_DIR) / "docs" / "backends";
-
-std::string text_of(const fs::path& path) {
-    std::ifstream file(path);
-    EXPECT_TRUE(file) << path;
-    std::stringstream out;
-    out << file.rdbuf();
-    return out.str();
-}
-
 TEST(BackendDocuments, EveryPathIsThere) {
     // Paths stand in backquotes: `src/...`. No std::regex: it does not build under -fsanitize (GCC bug
     // 105562).
     const std::string opening = "`src/";
     int found = 0;
-    for (const auto& entry : fs::directory_iterator(kDocuments)) {
+    for (const auto& entry : fs::directory_iterator(kBackendPages)) {
         const std::string document = text_of(entry.path());
         for (size_t at = document.find(opening); at != std::string::npos;
              at = document.find(opening, at + 1)) {
             const std::string named =
                 document.substr(at + 1, document.find_first_of(" `", at + 1) - (at + 1));
-            EXPECT_TRUE(fs::exists(fs::path(SMLA_SOURCE_DIR) / named))
-                << entry.path().filename() << ": " << named;
+            EXPECT_TRUE(fs::exists(kRoot / named)) << entry.path().filename() << ": " << named;
             ++found;
         }
     }
@@ -43,7 +33,7 @@ TEST(BackendDocuments, EveryPathIsThere) {
 
 // Each backend has a row that begins with its name and ends with its aliases.
 TEST(BackendDocuments, TheTableOfNamesHasEveryAlias) {
-    std::istringstream document(text_of(kDocuments / "names.md"));
+    std::istringstream document(section(text_of(kBackendPages / "README.md"), "Names by vLLM release"));
     std::vector<std::string> rows;
     for (std::string line; std::getline(document, line);)
         if (!line.empty() && line[0] == '|') rows.push_back(line);

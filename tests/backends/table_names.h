@@ -1,4 +1,4 @@
-// Names of the published documents that the tables of docs/backends must have.
+// Names in the published documents, which the tables of docs/backends must contain.
 #pragma once
 
 #include <map>
@@ -7,7 +7,7 @@
 
 namespace smla::test {
 
-// Names that the published documents have, by class; every one must stand in the first column of its table.
+// Names that the published documents have, by class; each must occur in the first column of its table.
 inline const std::map<std::string, std::vector<std::string>> kNames = {
     {"FLASHMLA_SPARSE",
      {"logger",

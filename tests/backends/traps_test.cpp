@@ -1,4 +1,4 @@
-// Traps of the published backends, numbered as in docs/backends/traps.md, and bugs of the field (T-..) that
+// Traps of the published backends, numbered as in docs/backends/README.md, and bugs of the field (T-..) that
 // need a whole backend.
 #include "forward_world.h"
 #include "kit/refused.h"

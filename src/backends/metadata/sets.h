@@ -1,4 +1,4 @@
-// The sets of fields that published backends have. docs/backends tells where each field comes from.
+// The sets of fields that published backends have. docs/backends lists the source of each field.
 #pragma once
 
 #include "backends/metadata/metadata.h"
