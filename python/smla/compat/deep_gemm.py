@@ -3,7 +3,7 @@
     logits[t,j] = key_scale[j] * sum_h weights[t,h] * relu(q[t,h] . k[j])
 
 Names, arguments, defaults and results are those of its attention calls of June 2026;
-docs/python/compat_deep_gemm.md lists every argument, what is accepted beyond it and what is refused.
+docs/python/drop_in.md lists every argument, extensions and unsupported arguments.
 
 Alphabet: S query rows, B requests of next_n rows each, H index heads, D channels, N keys. fp8: e4m3, and one
 f32 scale per key. fp4: e2m1, two per byte in int8 with the even channel in the low nibble, and one UE8M0 per

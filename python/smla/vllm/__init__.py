@@ -3,7 +3,7 @@
     vllm serve MODEL --attention-backend SMLA      # CUSTOM where vLLM's registry takes no new names
 
 uses smla's attention for sparse MLA models (DeepSeek-V3.2, GLM-5.x). Importing this package needs neither
-vLLM nor PyTorch. Versions, what is supported, and DeepSeek-V4: docs/python/vllm.md.
+vLLM nor PyTorch. For versions, supported features and DeepSeek-V4, see docs/python/vllm.md.
 """
 
 import logging

@@ -2,7 +2,7 @@
 
     from smla.compat.vllm_ops import concat_and_cache_mla, triton_convert_req_index_to_global_index
 
-docs/python/compat_vllm_ops.md says where vLLM calls each, and which functions have no counterpart here.
+docs/python/drop_in.md lists where vLLM calls each function, and which functions are not implemented.
 Tensors are PyTorch's, on a CPU or a GPU. Calls read nothing back from a GPU, so they may be captured in a
 CUDA graph. Errors: smla.InvalidArgument or smla.Unsupported, naming the argument. vLLM itself is not needed
 and not imported.
