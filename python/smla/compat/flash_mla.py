@@ -1,7 +1,7 @@
 """The calls of FlashMLA on smla, for PyTorch tensors of a GPU or a CPU: `import smla.compat.flash_mla`.
 
-Names, arguments, defaults and results are the same as in flash_mla; docs/python/drop_in.md lists extensions and
-unsupported arguments. flash_mla_sparse_prefill and two schedule tensors are forms of 2025.
+Names, arguments, defaults and results are the same as in flash_mla; docs/python/drop_in.md lists extensions
+and unsupported arguments. flash_mla_sparse_prefill and two schedule tensors are forms of 2025.
 
 Alphabet: b requests, s_q query tokens of each, h query heads, d their width (576 or 512), topk listed rows.
 Errors: InvalidArgument names the argument, what it got and wants; Unsupported if no kernel can run it.

@@ -3,8 +3,8 @@
 
 Its modules use absolute imports, so that they can be loaded under the original's name as well.
 
-Names, arguments, defaults and results are the same as in FlashInfer, as are the module names mla, decode, topk
-and sparse_mla_sm120. docs/python/drop_in.md lists extensions and unsupported arguments.
+Names, arguments, defaults and results are the same as in FlashInfer, as are the module names mla, decode,
+topk and sparse_mla_sm120. docs/python/drop_in.md lists extensions and unsupported arguments.
 """
 
 from . import decode, mla, sparse_mla_sm120, topk
