@@ -123,7 +123,8 @@ TEST(LayerInfo, WrongArgumentsAreRefusedByName) {
     smla_layer_info info{.struct_size = sizeof info, .kind = -7};
     EXPECT_EQ(smla_config_layer_info(&args, &info), SMLA_UNSUPPORTED);
     EXPECT_PRED2(has, std::string(smla_last_error()), "linear attention");
-    args = args_of("{}", 0);
+    const std::string empty = "{}";
+    args = args_of(empty, 0);
     EXPECT_EQ(smla_config_layer_info(&args, &info), SMLA_DATA_ERROR);
     args.config_json = nullptr;
     EXPECT_EQ(smla_config_layer_info(&args, &info), SMLA_INVALID_ARGUMENT);
