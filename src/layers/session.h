@@ -20,6 +20,8 @@ class Session;
 // The address of a session, for sessions that read it, and the calls that use it. Resizing a session replaces
 // the address; destroying it sets null.
 struct SessionPlace {
+    explicit SessionPlace(const Session* at) : session(at) {}
+
     const Session* session;
     Users users;
 };
