@@ -396,7 +396,11 @@ void check_all(Problem& problem, ThreadPool* pool) {
     const Env env = best_env(pool);
     const auto accepting = kernels(problem, env);
     ASSERT_FALSE(accepting.empty());
+    const Spec& spec = problem.spec;
+    const int64_t products = spec.tokens * spec.heads * spec.width * (spec.primary.k + spec.extra.k);
+    constexpr int64_t kMostOfLoops = 1 << 20;  // more take plain loops long under a sanitizer
     for (const std::string& kernel : accepting) {
+        if (kernel == "cpu_generic_attend" && accepting.size() > 1 && products > kMostOfLoops) continue;
         problem.poison_outputs();
         run_kernel(kernel, problem, env);
         expect_close(kernel, problem, expected);
