@@ -365,7 +365,7 @@ CONTRACT_TEST(L9f_AKernelThatCannotRunTheCallIsNeverTried) {
     Engine engine = engines().back();
     if (!on_gpu()) engine.isa = SMLA_ISA_SCALAR;
     Bench bench(attend_calls().front(), engine);
-    // The one for Hopper takes more than 32 heads, the others want a stronger instruction set.
+    // The kernel for Hopper supports more than 32 heads; the others need a stronger instruction set.
 #if defined(__aarch64__)
     const char* const vectors = "attend=cpu_neon_f32_attend";
 #else

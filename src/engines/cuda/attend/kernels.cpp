@@ -9,7 +9,6 @@ namespace {
 using namespace cuda_attend;
 using Args = smla_attend_args;
 
-bool given(const smla_attend_source& source) { return source.cache.format != SMLA_FORMAT_NONE; }
 bool is_aligned(const void* data, int64_t bytes) {
     return reinterpret_cast<uintptr_t>(data) % uintptr_t(bytes) == 0;
 }
@@ -48,7 +47,7 @@ std::string refuse_sm90(const Args& args, const Env& env) {
     if (!rows_are_aligned(args.q, 16) || !rows_are_aligned(args.out, 16))
         return "rows of q and out must be aligned to 16 bytes";
     for (const auto& [name, source] : {std::pair("primary", &args.primary), {"extra", &args.extra}}) {
-        if (!given(*source)) continue;
+        if (!has_cache(*source)) continue;
         if (std::string why = refuse_source(name, *source, 64); !why.empty()) return why;
         const CacheView view(source->cache);
         if (source->cache.pages * (view.page_stride / 8) >= UINT32_MAX)
@@ -64,7 +63,7 @@ std::string refuse_raw(const Args& args, const Env& env) {
     if (std::string why = refuse_sm90(args, env); !why.empty()) return why;
     const smla_format first = args.primary.cache.format,
                       one_scale = args.q.shape[2] == 512 ? SMLA_FP8_512 : SMLA_FP8_576;
-    if ((first == one_scale || first == scaled_format(args)) && !given(args.extra)) return "";
+    if ((first == one_scale || first == scaled_format(args)) && !has_cache(args.extra)) return "";
     return text("for ", find_format(one_scale)->name, " or ", find_format(scaled_format(args))->name,
                 " records of one cache");
 }
@@ -86,7 +85,7 @@ std::string refuse_decoding(const Args& args, const Env& env) {
 
 std::string refuse_mma_source(const char* name, const smla_attend_source& source) {
     const smla_cache& cache = source.cache;
-    if (!given(source)) return "";
+    if (!has_cache(source)) return "";
     if (cache.format == SMLA_ROW_F32) return "row_f32 keys do not fit 16-bit operands";
     if (!has_shape(kMma, cache.format))
         return text("no operands of ", find_format(cache.format)->name, " keys");
@@ -111,7 +110,7 @@ std::string refuse_mma(const Args& args, const Env& env) {
                     " become different operands");
     if (first && second && has_bf16_rope(first) != has_bf16_rope(second))
         return "one cache has bf16 rope and the other has not";
-    // neighbouring values are loaded and stored as one pair
+    // Neighboring values are loaded and stored as one pair.
     if ((args.q.dtype == SMLA_BF16 && !rows_are_aligned(args.q, 4)) ||
         !rows_are_aligned(args.out, dtype_bits(args.out.dtype) / 4))
         return "rows of q and out must be aligned to pairs of values";

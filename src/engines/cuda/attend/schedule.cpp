@@ -13,14 +13,12 @@ constexpr uint32_t kRows = format_bit(SMLA_ROW_BF16), kV4 = format_bit(SMLA_FP8_
 constexpr uint32_t kF32Scales = formats(SMLA_FP8_656, SMLA_FP8_528);
 constexpr uint32_t kOneScale = formats(SMLA_FP8_576, SMLA_FP8_512);
 constexpr uint32_t kRaw = kF32Scales | kOneScale, kCodes = kRaw | kV4;
-constexpr uint32_t kDecoded =
-    formats(SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT);
 constexpr double kMemory = 2000;
 
 // Costs of the wgmma kernels were fitted to times of 1 to 512 tokens of 16 to 128 heads over fp8_656, those
 // of the mma kernel to the sweep of bench/cuda_attend.cpp (docs/kernels/log/cuda_attend.md). The costs of
-// decoded rows are estimates: those of bf16 rows and 0.4 instructions per value and warp. With more than
-// least_tiles, measured with 1 to 32 tokens of 64 and 128 heads, cuda_sm90_attend is faster than
+// decoded rows are estimates: those of bf16 rows and 0.4 instructions per value and warp. With
+// least_tiles or more, measured with 1 to 32 tokens of 64 and 128 heads, cuda_sm90_attend is faster than
 // cuda_mma_attend: it takes half the time per tile and more time per task.
 // clang-format off
 constexpr BlockShape kShapes[] = {
@@ -56,11 +54,11 @@ constexpr BlockShape kShapes[] = {
      .tile_keys = 32, .resident = kSomeResident, .costs = {14400, 2360, 1100, 0, kMemory}, .run = run_mma},
     {.kernel = kMma, .formats = kCodes, .keys = KeyForm::codes, .heads = 64, .more_than = 32,
      .tile_keys = 32, .costs = {16000, 4030, 0, 0, kMemory}, .run = run_mma},
-    {.kernel = kMma, .formats = kDecoded, .keys = KeyForm::decoded, .heads = 16,
+    {.kernel = kMma, .formats = kDecodedFormats, .keys = KeyForm::decoded, .heads = 16,
      .tile_keys = 32, .resident = kFewCodedResident, .costs = {9500, 2300, 880, 0, kMemory}, .run = run_mma},
-    {.kernel = kMma, .formats = kDecoded, .keys = KeyForm::decoded, .heads = 32, .more_than = 16,
+    {.kernel = kMma, .formats = kDecodedFormats, .keys = KeyForm::decoded, .heads = 32, .more_than = 16,
      .tile_keys = 32, .resident = kSomeResident, .costs = {10600, 2300, 1150, 0, kMemory}, .run = run_mma},
-    {.kernel = kMma, .formats = kDecoded, .keys = KeyForm::decoded, .heads = 64, .more_than = 32,
+    {.kernel = kMma, .formats = kDecodedFormats, .keys = KeyForm::decoded, .heads = 64, .more_than = 32,
      .tile_keys = 32, .costs = {12000, 3800, 0, 0, kMemory}, .run = run_mma},
 };
 // clang-format on
@@ -76,14 +74,12 @@ constexpr int64_t kRowsPerSplit = 512, kShortList = 2048;
 constexpr size_t kBytesPerListedRow = 80 << 10;
 constexpr int kLeastSplitRows = 32;
 
-bool given(const smla_attend_source& source) { return source.cache.format != SMLA_FORMAT_NONE; }
-
 // Sums value(source) over the caches that are present.
 template <class Value>
 auto sum(const smla_attend_args& args, const Value& value) {
     decltype(value(args.primary)) total{};
     for (const smla_attend_source* source : {&args.primary, &args.extra})
-        if (given(*source)) total += value(*source);
+        if (has_cache(*source)) total += value(*source);
     return total;
 }
 
@@ -160,7 +156,7 @@ bool has_shape(const char* kernel, smla_format format) {
 }
 
 smla_format format_of(const smla_attend_args& args) {
-    return (given(args.primary) ? args.primary : args.extra).cache.format;
+    return (has_cache(args.primary) ? args.primary : args.extra).cache.format;
 }
 
 size_t most_workspace(const smla_attend_args& args, const Env& env) {

@@ -42,11 +42,11 @@ struct Partials {
 // Keys of the mma kernels in shared memory: bf16 rows, fp8 records as stored, or bf16 rows that the producer
 // decodes from records.
 enum class KeyForm { rows, codes, decoded };
+constexpr uint32_t kDecodedFormats =
+    formats(SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT);
 constexpr KeyForm key_form(smla_format format) {
-    constexpr uint32_t kDecoded =
-        formats(SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT);
     if (format == SMLA_ROW_BF16) return KeyForm::rows;
-    return kDecoded & format_bit(format) ? KeyForm::decoded : KeyForm::codes;
+    return kDecodedFormats & format_bit(format) ? KeyForm::decoded : KeyForm::codes;
 }
 
 // Clock cycles of an H200's multiprocessor; only their ratios matter. A step is a tile of keys, or one tile
@@ -103,6 +103,7 @@ struct Best {
 };
 Best best_schedule(const char* kernel, const smla_attend_args& args, const Env& env);
 
+inline bool has_cache(const smla_attend_source& source) { return source.cache.format != SMLA_FORMAT_NONE; }
 // Whether a kernel has shapes for caches of a format.
 bool has_shape(const char* kernel, smla_format format);
 smla_format format_of(const smla_attend_args& args);      // of the first cache that is present
