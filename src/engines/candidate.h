@@ -45,16 +45,35 @@ private:
     std::shared_ptr<Names> names_;
 };
 
-// Where a call runs: everything a kernel may use besides its arguments.
-struct Env {
+// What runs a call.
+struct Processor {
     smla_engine engine = SMLA_ENGINE_CPU;
     smla_isa isa = SMLA_ISA_SCALAR;  // kernels of stronger sets refuse
-    bool slow_bf16_dots = false;     // of the processor: see core/cpu_features.h
+    bool slow_bf16_dots = false;     // see core/cpu_features.h
+    ThreadPool* pool = nullptr;
+    Device* device = &host_device();
+
+    // What calls expect of their tensors.
+    CheckContext checks() const { return CheckContext::on(device->type(), device->index()); }
+    int threads() const { return pool ? pool->threads() : 1; }
+};
+
+// What the caller asked of all calls of a context.
+struct Policy {
     bool batch_invariant = false;
     bool check_indices = false;
     bool records_steps = false;  // a GPU replays repeated steps as graphs: see backends/step_recordings.h
-    ThreadPool* pool = nullptr;
-    Device* device = &host_device();
+    Demands demanded;
+
+    // False: the context demands another kernel of this stage.
+    bool allows(Stage stage, std::string_view kernel) const {
+        const std::string& wanted = demanded[size_t(stage)];
+        return wanted.empty() || wanted == kernel;
+    }
+};
+
+// What belongs to one call.
+struct Launch {
     smla_stream stream = nullptr;  // of a CUDA device
     // The call needs nothing of the one before, whose grid is the stream's last: a GPU may run both at once.
     bool beside = false;
@@ -62,16 +81,10 @@ struct Env {
     Workspace workspace;
     size_t budget = 0;           // bytes of workspace that a plan keeps within if it can; 0: as much as pays
     PlanCache* plans = nullptr;  // of the context; null: every call is planned anew
-    Demands demanded;
+};
 
-    // What calls expect of their tensors.
-    CheckContext checks() const { return CheckContext::on(device->type(), device->index()); }
-    int threads() const { return pool ? pool->threads() : 1; }
-    // False: the context demands another kernel of this stage.
-    bool allows(Stage stage, std::string_view kernel) const {
-        const std::string& wanted = demanded[size_t(stage)];
-        return wanted.empty() || wanted == kernel;
-    }
+// Everything a kernel may use besides its arguments.
+struct Env : Processor, Policy, Launch {
     Env with_budget(size_t bytes) const {
         Env out = *this;
         out.budget = bytes;
@@ -97,8 +110,6 @@ struct CallPlan : Support {
     // What calls of fewer tokens take at most, where that can be more: a workspace that is sized with this
     // call serves them too.
     size_t scratch_of_fewer = 0;
-    // In contexts with check_indices `launch` itself notes the first bad value of the lists.
-    bool checks_indices = false;
     bool may_be_beside = false;  // `launch` obeys Env::beside: one grid, no scratch
     bool rotates_out = false;    // attend: `launch` rotates the output back; else inverse_rope follows
     // Reads the call's pointers and its Env; all else was decided. Null with a refusal.

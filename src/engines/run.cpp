@@ -80,7 +80,7 @@ const char* launch_stage(const PlannedCall<S>& call, const ArgsOf<S>& args, cons
     if (env.device->type() == SMLA_CPU) stop_point();
     Device::Scope scope(*env.device);
     if constexpr (HasIndices<ArgsOf<S>>)
-        if (env.check_indices && !call.plan.checks_indices) note_bad_value(index_scan(args), S, env);
+        if (env.check_indices) note_bad_value(index_scan(args), S, env);
     // Calls that scan their lists share the word in which they note what they find.
     const bool scans = env.check_indices && HasIndices<ArgsOf<S>>;
     if (env.beside && (scans || !call.plan.may_be_beside)) {

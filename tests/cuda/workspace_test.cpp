@@ -171,20 +171,16 @@ TEST(CudaWorkspace, LaunchesOfACallCoverEachTokenOnce) {
         cuda_attend::Schedule schedule;
         schedule.tokens = std::min<int64_t>(most, 10);
         int64_t next = 0;
-        Env env;
-        env.check_indices = true;
-        cuda_attend::each_launch(
-            args, schedule, env, [&](const smla_attend_args& part, const auto& cut, const Env& on) {
-                EXPECT_EQ(on.check_indices, most >= 10) << "positions of findings are those of the call";
-                EXPECT_LE(cut.tokens, most);
-                for (const smla_tensor* each :
-                     {&part.q, &part.out, &part.lse, &part.primary.rows, &part.extra.rows})
-                    EXPECT_EQ(each->shape[0], cut.tokens);
-                EXPECT_EQ(part.sink.shape[0], 128);
-                EXPECT_EQ(part.primary.lengths.ndim, 0) << "absent stays absent";
-                EXPECT_EQ(static_cast<uint16_t*>(part.q.data) - q.data(), next * 128 * 512);
-                next += cut.tokens;
-            });
+        cuda_attend::each_launch(args, schedule, [&](const smla_attend_args& part, const auto& cut) {
+            EXPECT_LE(cut.tokens, most);
+            for (const smla_tensor* each :
+                 {&part.q, &part.out, &part.lse, &part.primary.rows, &part.extra.rows})
+                EXPECT_EQ(each->shape[0], cut.tokens);
+            EXPECT_EQ(part.sink.shape[0], 128);
+            EXPECT_EQ(part.primary.lengths.ndim, 0) << "absent stays absent";
+            EXPECT_EQ(static_cast<uint16_t*>(part.q.data) - q.data(), next * 128 * 512);
+            next += cut.tokens;
+        });
         EXPECT_EQ(next, 10) << most;
     }
 }

@@ -51,7 +51,7 @@ inline bool fits_f16_weights(const Problem& problem) {
 // their scales and their product are rounded to f16.
 inline double mma_weights(const Problem& problem, const char* kernel) {
     const Spec& spec = problem.spec;
-    if (std::strstr(kernel, "sm90_few")) return fits_f16_weights(problem) ? 0x1.8p-10 : 0x1p-8;
+    if (std::strstr(kernel, "sm90_raw")) return fits_f16_weights(problem) ? 0x1.8p-10 : 0x1p-8;
     if (std::strstr(kernel, "sm90")) return 0x1p-8;
     for (const smla_format format : {spec.primary.format, spec.extra.format})
         if (format == SMLA_ROW_BF16 || format == SMLA_FP8_584 || is_decoded(format)) return 0x1p-8;

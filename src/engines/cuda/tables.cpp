@@ -25,19 +25,11 @@ constexpr Candidate<Args> moves(const char* name) {
             .plan = [](const Args&, const Env&) { return plain_plan<Args>(std::string(), Run); }};
 }
 
-// One that scans its lists itself in contexts with check_indices.
-template <Stage S, void (*Run)(const ArgsOf<S>&, const cuda::CallLists&, const Env&)>
-CallPlan<ArgsOf<S>> scanning_plan(std::string refusal) {
-    auto plan = plain_plan<ArgsOf<S>>(std::move(refusal), [](const ArgsOf<S>& args, const Env& env) {
-        cuda::with_lists<S>(args, env, [&](const cuda::CallLists& lists) { Run(args, lists, env); });
-    });
-    plan.checks_indices = true;
-    return plan;
-}
-template <Stage S, void (*Run)(const ArgsOf<S>&, const cuda::CallLists&, const Env&)>
-constexpr Candidate<ArgsOf<S>> scanning(const char* name) {
-    return {.name = name, .plan = [](const ArgsOf<S>& args, const Env&) {
-                return beside_plan(scanning_plan<S, Run>(refuse_f64(args)));
+// A kernel of generic/ that may run concurrently with the previous grid (launch_ordered).
+template <class Args, void (*Run)(const Args&, const Env&)>
+constexpr Candidate<Args> ordered(const char* name) {
+    return {.name = name, .plan = [](const Args& args, const Env&) {
+                return beside_plan(plain_plan<Args>(refuse_f64(args), Run));
             }};
 }
 
@@ -71,16 +63,13 @@ constexpr Candidate<smla_norm_args> kNorm{.name = "cuda_generic_norm", .plan = p
 constexpr Candidate<smla_rope_args> kRope{.name = "cuda_generic_rope", .plan = plan_rope};
 constexpr Candidate<smla_quant_index_q_args> kQuantIndexQ{.name = "cuda_generic_quant_index_q",
                                                           .plan = plan_quant_index_q};
-constexpr auto kWriteKv = scanning<Stage::write_kv, run_cuda_write>("cuda_generic_write");
-constexpr auto kWriteIndex = scanning<Stage::write_index, run_cuda_write>("cuda_generic_write");
-constexpr auto kSaveState = scanning<Stage::save_state, run_cuda_save_state>("cuda_generic_save_state");
-constexpr auto kCompress = scanning<Stage::compress, run_cuda_compress>("cuda_generic_compress");
+constexpr auto kWriteKv = ordered<smla_write_args, run_cuda_write>("cuda_generic_write");
+constexpr auto kWriteIndex = ordered<smla_write_args, run_cuda_write>("cuda_generic_write");
+constexpr auto kSaveState = ordered<smla_save_state_args, run_cuda_save_state>("cuda_generic_save_state");
+constexpr auto kCompress = ordered<smla_compress_args, run_cuda_compress>("cuda_generic_compress");
 constexpr auto kGather = generic<smla_gather_args, run_cuda_gather>("cuda_generic_gather");
 constexpr auto kCopyPages = moves<smla_copy_pages_args, run_cuda_copy_pages>("cuda_generic_copy_pages");
-constexpr Candidate<smla_map_args> kMap{.name = "cuda_generic_map",
-                                        .plan = [](const smla_map_args&, const Env&) {
-                                            return scanning_plan<Stage::map, run_cuda_map>(std::string());
-                                        }};
+constexpr auto kMap = moves<smla_map_args, run_cuda_map>("cuda_generic_map");
 constexpr auto kGenericAttend = generic<smla_attend_args, cuda_attend::run_generic>("cuda_generic_attend");
 constexpr auto kGenericMerge = generic<smla_merge_args, cuda_merge::run_generic>("cuda_generic_merge");
 constexpr auto kGenericProject = generic<smla_project_args, run_cuda_project_loops>("cuda_generic_project");

@@ -335,7 +335,7 @@ const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel
     const bool rounds = args.precision == SMLA_PRECISION_ROUNDED,
                sm90 = kernel.find("sm90") != std::string::npos;
     // with few heads per block keys are not rounded
-    if (kernel.find("sm90_few") != std::string::npos) return expected_.at(SMLA_PRECISION_EXACT);
+    if (kernel.find("sm90_raw") != std::string::npos) return expected_.at(SMLA_PRECISION_EXACT);
     if (rounds && sm90 && kit::becomes_f16(primary_)) {
         if (!expected_of_f16_) expected_of_f16_.emplace(reference_of_f16_keys());
         return *expected_of_f16_;

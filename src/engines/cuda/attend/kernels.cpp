@@ -159,9 +159,11 @@ CallPlan<Args> plan(const Args& args, const Env& env) {
     plan.lower_priority = lower_priority(K, best, args, env);
     plan.scratch = cut.workspace();
     plan.scratch_of_fewer = env.batch_invariant ? 0 : most_workspace(args, env);
-    plan.checks_indices = cut.tokens >= args.q.shape[0];
     plan.rotates_out = cut.splits > 1;
-    plan.launch = [cut](const Args& call, const Env& on) { each_launch(call, cut, on, cut.shape->run); };
+    plan.launch = [cut](const Args& call, const Env& on) {
+        each_launch(call, cut,
+                    [&](const Args& part, const Schedule& schedule) { cut.shape->run(part, schedule, on); });
+    };
     return plan;
 }
 

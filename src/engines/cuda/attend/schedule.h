@@ -116,16 +116,14 @@ size_t most_workspace(const smla_attend_args& args, const Env& env);
 // instead. Tokens of one launch.
 int64_t tokens_of_a_launch(const smla_attend_args& args, int splits, const Env& env);
 
-// Calls run(args, schedule, env) for the tokens of each launch. Only the launch of a whole call checks its
-// indices.
+// Calls run(args, schedule) for the tokens of each launch.
 template <class Run>
-void each_launch(const smla_attend_args& args, Schedule schedule, Env env, const Run& run) {
+void each_launch(const smla_attend_args& args, Schedule schedule, const Run& run) {
     const int64_t tokens = args.q.shape[0], most = schedule.tokens;
-    if (most >= tokens) return run(args, schedule, env);
-    env.check_indices = false;
+    if (most >= tokens) return run(args, schedule);
     for (int64_t begin = 0; begin < tokens; begin += most) {
         schedule.tokens = std::min(most, tokens - begin);
-        run(tokens_of(args, begin, begin + schedule.tokens), schedule, env);
+        run(tokens_of(args, begin, begin + schedule.tokens), schedule);
     }
 }
 

@@ -1,15 +1,24 @@
 // Contexts with check_indices: a kernel that finds the first bad integer of a call, before the call, and
-// writes it to the error word. For stages whose kernels do not scan their lists themselves (index_check.cuh).
+// writes it to the error word (engines/error_word.h).
 //
-// Grids depend on shapes alone, so a graph may be replayed with other integers.
-//
-// Limit: latency. A call's lists are a megabyte, which all multiprocessors read in less than 1 us; a launch,
-// a load from memory and an atomic are 2 us more. So what runs where nothing is wrong is short: all
-// instructions come from memory once per call (with every value through the rules, on an H200 the kernel took
-// 14 us before attend of 128 x 2048 rows), a thread loads 16 bytes at once, and each block asks memory for
-// nothing but its values and its turn.
-#include "engines/cuda/common/index_check.cuh"
+// Tile      warps take pieces of 32 units of the lists in turn (index_parts.h).
+// Result    items have numbers, by list, then by place. Each block keeps the lowest number of a bad item by
+// an
+//           atomic maximum of complements, so that zero means none and the result does not depend on the
+//           order of threads. The last block to arrive writes the word and zeroes the number. A word that
+//           nobody has read stays.
+// Grids     depend on shapes alone, so a graph may be replayed with other integers.
+// Limit     latency. A call's lists are a megabyte, which all multiprocessors read in less than 1 us; a
+//           launch, a load from memory and an atomic are 2 us more. So what runs where nothing is wrong is
+//           short: all instructions come from memory once per call (with every value through the rules, the
+//           kernel took 14 us on an H200 before attend of 128 x 2048 rows), a thread loads 16 bytes at once,
+//           and each block asks memory for nothing but its values and its turn.
+#include "engines/cuda/common/index_parts.h"
+#include "engines/cuda/common/jobs.h"
 #include "engines/cuda/common/launch.cuh"
+#include "engines/error_word.h"
+
+#include <algorithm>
 
 namespace smla {
 
@@ -18,9 +27,41 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 512, kBlocksPerMultiprocessor = 2;
+constexpr unsigned kFound = 1u << 16;  // added to `arrived` by blocks that have found something
+constexpr int kItemBits = 56;          // a tensor has at most 2^48 elements
+static_assert(IndexScan::kMost < 1 << (63 - kItemBits));
+
+struct IndexCheck {
+    ErrorPlace* place;
+    smla_stage stage;
+    IndexScan scan;
+    ListParts parts;
+};
+
+// Out of line, as only bad values need it.
+__device__ __noinline__ void write_word(const IndexCheck& check, unsigned long long number) {
+    const int64_t item = int64_t(number & ((1ull << kItemBits) - 1));
+    const Finding found = examine(check.scan.lists[number >> kItemBits], item);
+    check.place->word = {found.kind, check.stage, found.token, found.column, found.value};
+}
 
 __global__ void __launch_bounds__(kThreads) check_kernel(const __grid_constant__ IndexCheck check) {
-    check_lists(check);
+    follow_grid_before();
+    const int64_t warps = kThreads / 32, warp = int64_t(blockIdx.x) * warps + threadIdx.x / 32;
+    const BadItem bad = scan_lists(check.parts, check.scan, warp, gridDim.x * warps, int(threadIdx.x % 32));
+    ErrorPlace* const place = check.place;
+    const bool found = bad.list != IndexScan::kMost && place->word.kind == SMLA_BAD_NONE;
+    if (found)
+        atomicMax(&place->first, ~((unsigned long long)bad.list << kItemBits | (unsigned long long)bad.item));
+    const bool any = __syncthreads_or(found);
+    if (threadIdx.x != 0 || (gridDim.x == 1 && !any)) return;  // alone, a block need not ask for its turn
+    if (any) __threadfence();                                  // after this block's numbers
+    const unsigned before = atomicAdd(&place->arrived, any ? kFound + 1 : 1);
+    if (before % kFound != gridDim.x - 1) return;
+    place->arrived = 0;
+    if (!any && before < kFound) return;
+    __threadfence();  // before the other blocks' numbers are read
+    write_word(check, ~atomicExch(&place->first, 0));
 }
 
 }  // namespace
@@ -28,10 +69,13 @@ __global__ void __launch_bounds__(kThreads) check_kernel(const __grid_constant__
 }  // namespace cuda
 
 void note_bad_value_on_gpu(const IndexScan& scan, Stage stage, const Env& env) {
-    const int64_t most = int64_t(env.device->facts().multiprocessors) * cuda::kBlocksPerMultiprocessor;
-    cuda::IndexCheck check = cuda::IndexCheck::of({&scan, stage}, 1, cuda::kThreads, env, most);
-    check.first = 0;  // no other blocks
-    cuda::launch_early(cuda::check_kernel, check.blocks, cuda::kThreads, 0, env, check);
+    using namespace cuda;
+    const ListParts parts = parts_of(scan);
+    // A warp takes two pieces or more: one block alone has nobody to agree with.
+    const int64_t wanted = ceil_div(parts.pieces, int64_t(2 * kThreads / 32)),
+                  most = int64_t(env.device->facts().multiprocessors) * kBlocksPerMultiprocessor;
+    launch_early(check_kernel, std::min({wanted, most, int64_t(kFound - 1)}), kThreads, 0, env,
+                 IndexCheck{error_place(env.workspace), smla_stage(stage), scan, parts});
 }
 
 }  // namespace smla

@@ -36,7 +36,6 @@ struct ListPart {
 struct ListParts {
     ListPart of[IndexScan::kMost];
     int64_t pieces = 0;
-    bool short_lists = true;  // each is one piece, with a filter
 };
 
 namespace index_parts {
@@ -209,16 +208,8 @@ inline ListParts parts_of(const IndexScan& scan) {
         if (l < scan.count) parts.of[l] = index_parts::part_of(scan.lists[l]);
         parts.pieces += ceil_div(parts.of[l].units, kPiece);
         parts.of[l].end = parts.pieces;
-        parts.short_lists = parts.short_lists && parts.of[l].units <= kPiece &&
-                            (l >= scan.count || parts.of[l].filter != ListFilter::none);
     }
     return parts;
-}
-
-// Whether the filter doubts unit `lane` of list l; only for short lists.
-SMLA_HOST_DEVICE inline bool doubts_one(const ListParts& parts, const IndexScan& scan, int l, int lane) {
-    return l < scan.count && lane < parts.of[l].units &&
-           index_parts::doubts_unit(parts.of[l], scan.lists[l], lane);
 }
 
 // A bad item of a list. None: the list is kMost.

@@ -18,7 +18,6 @@
 #include "core/tensor.h"
 #include "engines/cuda/candidates.h"
 #include "engines/cuda/common/hadamard.cuh"
-#include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/cluster.cuh"
 #include "engines/cuda/common/ptx/cp_async.cuh"
@@ -220,14 +219,12 @@ __device__ void store_entry(const CompressParams& p, int64_t token, float* entry
 // kAligned: a thread loads its four channels of a row at once. kBatch: rows of a thread in flight.
 template <bool kAligned, int kBatch>
 __global__ void __launch_bounds__(kThreads)
-    compress_kernel(const GridOrder order, const __grid_constant__ CompressParams p,
-                    const __grid_constant__ IndexCheck check) {
+    compress_kernel(const GridOrder order, const __grid_constant__ CompressParams p) {
     __shared__ const char* found[kRows];
     __shared__ float2 angles[kMaxRowWidth / 2];
     __shared__ float scratch[kThreads / 32];
     extern __shared__ float4 parts[];
     float* const entry = reinterpret_cast<float*>(parts + 3 * p.groups * p.shares * p.columns);
-    if (check.is_mine()) return check_lists(check);
     if (!order.start()) return;
     const bool cluster = kSpreads<kBatch> && p.blocks > 1;
     const int64_t token = cluster ? blockIdx.x / kCluster : blockIdx.x;
@@ -312,7 +309,7 @@ void spread(CompressParams& p, int64_t tokens, int64_t rows, const Env& env) {
 
 }  // namespace cuda
 
-void run_cuda_compress(const smla_compress_args& args, const cuda::CallLists& lists, const Env& env) {
+void run_cuda_compress(const smla_compress_args& args, const Env& env) {
     cuda::CompressParams p = cuda::compress_params(args);
     const int64_t tokens = args.slots.shape[0], rows = p.coff * p.ratio;
     const bool aligned = cuda::aligned(p.state, p.cache.width), many = rows > 32;
@@ -322,9 +319,7 @@ void run_cuda_compress(const smla_compress_args& args, const cuda::CallLists& li
                                  : cuda::compress_kernel<true, cuda::kFewRows>;
     const size_t shared =
         3 * size_t(p.groups * p.shares * p.columns) * sizeof(float4) + size_t(p.cache.width) * sizeof(float);
-    const auto check = cuda::IndexCheck::of(lists, tokens * p.blocks, cuda::kThreads, env);
-    cuda::launch_ordered(p.blocks, kernel, tokens * p.blocks + ceil_div(check.blocks, p.blocks) * p.blocks,
-                         cuda::kThreads, shared, env, p, check);
+    cuda::launch_ordered(p.blocks, kernel, tokens * p.blocks, cuda::kThreads, shared, env, p);
 }
 
 }  // namespace smla

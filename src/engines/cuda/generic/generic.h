@@ -3,7 +3,6 @@
 #pragma once
 
 #include "engines/candidate.h"
-#include "engines/cuda/common/call_lists.h"
 
 namespace smla {
 
@@ -16,11 +15,10 @@ void run_cuda_quant_index_q(const smla_quant_index_q_args& args, const Env& env)
 void run_cuda_gather(const smla_gather_args& args, const Env& env);
 void run_cuda_copy_pages(const smla_copy_pages_args& args, const Env& env);
 
-// These scan their lists in their own launch (common/index_check.cuh).
-void run_cuda_write(const smla_write_args& args, const cuda::CallLists& lists, const Env& env);
-void run_cuda_save_state(const smla_save_state_args& args, const cuda::CallLists& lists, const Env& env);
-void run_cuda_compress(const smla_compress_args& args, const cuda::CallLists& lists, const Env& env);
-void run_cuda_map(const smla_map_args& args, const cuda::CallLists& lists, const Env& env);
+void run_cuda_write(const smla_write_args& args, const Env& env);
+void run_cuda_save_state(const smla_save_state_args& args, const Env& env);
+void run_cuda_compress(const smla_compress_args& args, const Env& env);
+void run_cuda_map(const smla_map_args& args, const Env& env);
 
 namespace cuda_merge {
 void run_generic(const smla_merge_args& args, const Env& env);

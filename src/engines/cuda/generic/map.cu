@@ -5,7 +5,6 @@
 // columns, then memory; the table is cached. Pools take a kernel of their own: a block finds the end of its
 // token's list, then writes all of its columns.
 #include "core/tensor.h"
-#include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/values.cuh"
@@ -52,16 +51,13 @@ __device__ void put_totals(const MapParams& p, int64_t token, int found, int len
     if (present(p.lengths)) static_cast<int32_t*>(p.lengths.data)[element(p.lengths, token)] = all.y;
 }
 
-template <class Check>
-__global__ void __launch_bounds__(kThreads)
-    map_kernel(const __grid_constant__ MapParams p, const __grid_constant__ Check check) {
+__global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ MapParams p) {
     follow_grid_before();
     const int64_t token = blockIdx.x / p.parts, begin = blockIdx.x % p.parts * p.block_columns;
     const int64_t end = min(begin + p.block_columns, p.positions.shape[1]);
     const int64_t request = load_int(p.request_of_token, token);
     const int64_t limit = present(p.limits) ? load_int(p.limits, token) : end;
     int found = 0, length = 0;
-    bool doubtful = !p.table.has(request);
     for (int64_t first = begin + threadIdx.x; first < end; first += kBatch * kThreads) {
         const int count = min(kBatch, count_below(int(end - first), 0, kThreads));
         int32_t positions[kBatch], blocks[kBatch];
@@ -80,22 +76,17 @@ __global__ void __launch_bounds__(kThreads)
             static_cast<int32_t*>(p.rows.data)[element(p.rows, token, j)] = row;
             found += row >= 0;
             if (row >= 0) length = int(j) + 1;
-            doubtful |= row < 0 && positions[i] != -1 && j < limit;
         }
     }
     put_totals(p, token, found, length);
-    check_token(check, token, doubtful);
 }
 
-// How many pools there are up to the last one listed; the same in all threads of the block. `doubtful`
-// becomes true in a thread that meets neither a pool nor a hole.
-__device__ int64_t listed_pools(const MapParams& p, int64_t token, int64_t limit, bool& doubtful) {
+// How many pools there are up to the last one listed; the same in all threads of the block.
+__device__ int64_t listed_pools(const MapParams& p, int64_t token, int64_t limit) {
     __shared__ int last;
     int own = 0;
     for (int64_t j = threadIdx.x; j < limit; j += kThreads) {
-        const int64_t pool = load_int(p.positions, token, j);
-        if (pool >= 0) own = int(j) + 1;
-        doubtful |= pool < -1;
+        if (load_int(p.positions, token, j) >= 0) own = int(j) + 1;
     }
     const int2 all = over_block(0, own);
     if (threadIdx.x == 0) last = all.y;
@@ -103,17 +94,14 @@ __device__ int64_t listed_pools(const MapParams& p, int64_t token, int64_t limit
     return last;
 }
 
-template <class Check>
-__global__ void __launch_bounds__(kThreads)
-    map_pools_kernel(const __grid_constant__ MapParams p, const __grid_constant__ Check check) {
+__global__ void __launch_bounds__(kThreads) map_pools_kernel(const __grid_constant__ MapParams p) {
     follow_grid_before();
     const int64_t token = blockIdx.x, request = load_int(p.request_of_token, token);
     int64_t limit = p.positions.shape[1];
     if (present(p.limits)) limit = max(int64_t(0), min(limit, load_int(p.limits, token)));
     const int64_t seen = p.pool.tail ? load_int(p.visible_tokens, token) : 0;
     const auto visible = int32_t(seen);
-    bool doubtful = !p.table.has(request) || seen < 0 || seen > p.table.columns * p.table.page_tokens;
-    const int64_t behind = (p.pool.tail ? listed_pools(p, token, limit, doubtful) : limit) * p.pool.tokens;
+    const int64_t behind = (p.pool.tail ? listed_pools(p, token, limit) : limit) * p.pool.tokens;
     int found = 0, length = 0;
     for (int64_t j = threadIdx.x; j < p.rows.shape[1]; j += kThreads) {
         int64_t position = -1, pool = -1;
@@ -127,21 +115,15 @@ __global__ void __launch_bounds__(kThreads)
         static_cast<int32_t*>(p.rows.data)[element(p.rows, token, j)] = row;
         found += row >= 0;
         if (row >= 0) length = int(j) + 1;
-        doubtful |= row < 0 && pool != -1;
     }
     put_totals(p, token, found, length);
-    check_token(check, token, doubtful);
 }
 
 }  // namespace
 
 }  // namespace cuda
 
-void run_cuda_map(const smla_map_args& args, const cuda::CallLists& lists, const Env& env) {
-    if (lists.scan && args.rows.data == args.positions.data) {  // in place: scan before positions are gone
-        note_bad_value_on_gpu(*lists.scan, lists.stage, env);
-        return run_cuda_map(args, {}, env);
-    }
+void run_cuda_map(const smla_map_args& args, const Env& env) {
     const int64_t tokens = args.positions.shape[0], columns = std::max<int64_t>(args.positions.shape[1], 1);
     cuda::MapParams p{};
     p.positions = args.positions;
@@ -157,10 +139,7 @@ void run_cuda_map(const smla_map_args& args, const cuda::CallLists& lists, const
     p.block_columns = present(args.counts) || present(args.lengths) ? columns : cuda::kColumns;
     p.parts = cuda::grid_of(ceil_div(columns, p.block_columns));
     const int64_t blocks = pools ? tokens : tokens * p.parts;
-    cuda::with_check(lists, blocks, env, [&]<class Check>(const Check& check) {
-        cuda::launch_early(pools ? cuda::map_pools_kernel<Check> : cuda::map_kernel<Check>, blocks,
-                           cuda::kThreads, 0, env, p, check);
-    });
+    cuda::launch_early(pools ? cuda::map_pools_kernel : cuda::map_kernel, blocks, cuda::kThreads, 0, env, p);
 }
 
 }  // namespace smla

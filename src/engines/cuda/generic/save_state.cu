@@ -3,7 +3,6 @@
 // A block takes a token; neighbouring threads take neighbouring channels. Limit: memory, 8 bytes read and 8
 // written per channel of f32 inputs; ape is cached.
 #include "core/tensor.h"
-#include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/records.cuh"
@@ -22,8 +21,7 @@ __global__ void __launch_bounds__(kThreads)
     save_state_kernel(const GridOrder order, const __grid_constant__ DeviceCache state,
                       const __grid_constant__ Tensor kv, const __grid_constant__ Tensor score,
                       const __grid_constant__ Tensor ape, const __grid_constant__ Tensor positions,
-                      const __grid_constant__ Tensor slots, const __grid_constant__ IndexCheck check) {
-    if (check.is_mine()) return check_lists(check);
+                      const __grid_constant__ Tensor slots) {
     if (!order.start()) return;
     const int64_t token = blockIdx.x;
     const int64_t slot = load_int(slots, token), position = load_int(positions, token);
@@ -52,12 +50,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace cuda
 
-void run_cuda_save_state(const smla_save_state_args& args, const cuda::CallLists& lists, const Env& env) {
+void run_cuda_save_state(const smla_save_state_args& args, const Env& env) {
     const int64_t tokens = args.slots.shape[0];
-    const auto check = cuda::IndexCheck::of(lists, tokens, cuda::kThreads, env);
-    cuda::launch_ordered(cuda::save_state_kernel, tokens + check.blocks, cuda::kThreads, 0, env,
+    cuda::launch_ordered(cuda::save_state_kernel, tokens, cuda::kThreads, 0, env,
                          cuda::DeviceCache(args.state), args.kv, args.score, args.ape, args.positions,
-                         args.slots, check);
+                         args.slots);
 }
 
 }  // namespace smla

@@ -7,7 +7,6 @@
 //            with its own scratch, which it reuses row by row.
 // Shared     2048 bins and the warps' sums: 8.3 KB.
 // Limit      each row is read four times (with ids: up to eleven times).
-#include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/select/list.cuh"
 
@@ -24,10 +23,8 @@ struct ExactSelect {
 };
 
 template <class Score, bool Rows>
-__global__ void __launch_bounds__(kSelectThreads, 2)
-    select_exact(const __grid_constant__ ExactSelect task, const __grid_constant__ IndexCheck check) {
+__global__ void __launch_bounds__(kSelectThreads, 2) select_exact(const __grid_constant__ ExactSelect task) {
     __shared__ CutScratch scratch;
-    if (check.is_mine()) return check_lists(check);
     const int64_t token = blockIdx.x;
     const ScoreList<Score, 16> list(task.input, task.windows, token, task.output.k);
     const Winners<Rows> winners(task.output, token, TokenOutput(task.output, task.windows, token, Rows));
@@ -178,15 +175,13 @@ int64_t id_slots(const smla_select_args& args) {
 
 }  // namespace
 
-void run_select_exact(const SelectInput& input, const SelectOutput& output, void*, const CallLists& lists,
-                      const Env& env) {
+void run_select_exact(const SelectInput& input, const SelectOutput& output, void*, const Env& env) {
     const ExactSelect task{input, output,
                            Windows(input.starts, input.ends, input.columns, input.begin, input.end)};
     const auto kernel = with_rows(output, [&](auto rows) {
         return input.dtype == SMLA_F32 ? select_exact<float, rows.value> : select_exact<uint16_t, rows.value>;
     });
-    const IndexCheck check = IndexCheck::of(lists, input.tokens, kSelectThreads, env);
-    launch(kernel, input.tokens + check.blocks, kSelectThreads, 0, env, task, check);
+    launch(kernel, input.tokens, kSelectThreads, 0, env, task);
 }
 
 size_t select_ids_scratch(const smla_select_args& args, const Env& env) {

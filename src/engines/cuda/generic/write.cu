@@ -11,7 +11,6 @@
 // Shared  turns [pairs] float2 | the row | weights and biases of the norm, all f32.
 #include "core/tensor.h"
 #include "engines/cuda/common/hadamard.cuh"
-#include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/records.cuh"
@@ -114,12 +113,10 @@ __device__ void norm_head(const RowChange& change, int width, const float* weigh
 __global__ void __launch_bounds__(kThreads + 32)
     write_kernel(const GridOrder order, const __grid_constant__ DeviceCache cache,
                  const __grid_constant__ Tensor head, const __grid_constant__ Tensor tail,
-                 const __grid_constant__ Tensor slots, const __grid_constant__ RowChange change,
-                 const __grid_constant__ IndexCheck check) {
+                 const __grid_constant__ Tensor slots, const __grid_constant__ RowChange change) {
     extern __shared__ float2 turns[];
     float* const row = reinterpret_cast<float*>(turns + change.rotation.pairs);
     float* const weight = row + cache.width;
-    if (check.is_mine()) return check_lists(check);
     if (!order.start()) return;
     const int64_t token = blockIdx.x, slot = load_int(slots, token);
     if (threadIdx.x >= kThreads) {
@@ -155,16 +152,15 @@ __global__ void __launch_bounds__(kThreads + 32)
 
 }  // namespace cuda
 
-void run_cuda_write(const smla_write_args& args, const cuda::CallLists& lists, const Env& env) {
+void run_cuda_write(const smla_write_args& args, const Env& env) {
     const cuda::DeviceCache cache(args.cache);
     const cuda::RowChange change(args);
     const int64_t tokens = args.slots.shape[0], head = args.head.shape[1];
     const int threads = cuda::kThreads + (change.rotation.pairs > 0 ? 32 : 0);
     const int64_t vectors = (present(args.norm_weight) ? head : 0) + (present(args.norm_bias) ? head : 0);
-    const auto check = cuda::IndexCheck::of(lists, tokens, threads, env);
-    cuda::launch_ordered(cuda::write_kernel, tokens + check.blocks, threads,
+    cuda::launch_ordered(cuda::write_kernel, tokens, threads,
                          size_t(2 * change.rotation.pairs + cache.width + vectors) * sizeof(float), env,
-                         cache, args.head, args.tail, args.slots, change, check);
+                         cache, args.head, args.tail, args.slots, change);
 }
 
 }  // namespace smla

@@ -263,7 +263,7 @@ void select_places(const float* scores, int64_t stride, int32_t* ends, int64_t t
                             .columns = stride,
                             .begin = 0,
                             .end = stride};
-    run_select_exact(input, output, nullptr, {}, env);
+    run_select_exact(input, output, nullptr, env);
 }
 
 // Bits of an entry of the table that say which block of a page it is.

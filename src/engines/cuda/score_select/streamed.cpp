@@ -115,9 +115,8 @@ struct Plan {
 
 class Parts {
 public:
-    Parts(const Args& args, const CallLists& lists, const Env& env, const ScoreKernel& score,
-          const Plan& plan)
-        : args_(args), lists_(lists), env_(env), score_(score), plan_(plan) {
+    Parts(const Args& args, const Env& env, const ScoreKernel& score, const Plan& plan)
+        : args_(args), env_(env), score_(score), plan_(plan) {
         Arena arena(env.workspace);
         scratch_ = plan_.take(arena, env);
     }
@@ -156,9 +155,7 @@ private:
                 input.kept_columns = scratch_.columns[turn];
             }
             turn ^= 1;
-            // the call's first selection scans its lists
-            select(input, end == plan_.columns ? final : kept(turn),
-                   first == 0 && begin == 0 ? lists_ : CallLists{});
+            select(input, end == plan_.columns ? final : kept(turn));
             begin = end;
         } while (begin < plan_.columns);
     }
@@ -169,12 +166,11 @@ private:
                 .selected_stride = plan_.k,
                 .k = plan_.k};
     }
-    void select(const SelectInput& input, const SelectOutput& output, const CallLists& lists) const {
-        choose_select_kernel(input, output.k, env_)->run(input, output, scratch_.select, lists, env_);
+    void select(const SelectInput& input, const SelectOutput& output) const {
+        choose_select_kernel(input, output.k, env_)->run(input, output, scratch_.select, env_);
     }
 
     const Args& args_;
-    const CallLists& lists_;
     const Env& env_;
     const ScoreKernel& score_;
     const Plan& plan_;
@@ -191,11 +187,7 @@ CallPlan<Args> plan_streamed(const Args& args, const Env& env) {
     CallPlan<Args> plan;
     plan.scratch = cut.bytes(env);
     plan.scratch_of_fewer = cut.most_bytes(env, env.budget);
-    plan.checks_indices = true;
-    plan.launch = [score, cut](const Args& call, const Env& on) {
-        with_lists<Stage::score_select>(
-            call, on, [&](const CallLists& lists) { Parts(call, lists, on, *score, cut).run(); });
-    };
+    plan.launch = [score, cut](const Args& call, const Env& on) { Parts(call, on, *score, cut).run(); };
     return plan;
 }
 

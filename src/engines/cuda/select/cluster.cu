@@ -19,7 +19,6 @@
 //            the last block, and all that this block does alone. What every thread does costs issue slots:
 //            512 threads are faster than 1024.
 // Results    docs/kernels/cuda_select.md.
-#include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/barrier.cuh"
 #include "engines/cuda/common/ptx/cluster.cuh"
@@ -278,11 +277,9 @@ __device__ void put_winners(const Row& row, const Standing& mine, const Winners<
 
 template <class Score, int Threads, bool Rows>
 __global__ void __launch_bounds__(Threads, 1)
-    select_by_cluster(const GridOrder order, const __grid_constant__ ClusterSelect task,
-                      const __grid_constant__ IndexCheck check) {
+    select_by_cluster(const GridOrder order, const __grid_constant__ ClusterSelect task) {
 #if __CUDA_ARCH__ >= 900  // before that nobody launches it
     extern __shared__ __align__(16) char memory[];
-    if (check.is_mine()) return check_lists(check);
     if (!order.start()) return;
     ClusterShared& shared = *reinterpret_cast<ClusterShared*>(memory);
     const int parts = task.parts, rank = int(cluster_rank()), k = int(task.output.k);
@@ -393,8 +390,7 @@ bool cluster_pays(int64_t tokens, int64_t columns, const Env& env) {
     return env.device->facts().capability >= 90 && Cutting(tokens, columns, env).pays;
 }
 
-void run_select_by_cluster(const SelectInput& input, const SelectOutput& output, void*,
-                           const CallLists& lists, const Env& env) {
+void run_select_by_cluster(const SelectInput& input, const SelectOutput& output, void*, const Env& env) {
     const Cutting cut(input.tokens, input.end - input.begin, env);
     const ClusterSelect task{
         .input = input,
@@ -402,12 +398,9 @@ void run_select_by_cluster(const SelectInput& input, const SelectOutput& output,
         .windows = Windows(input.starts, input.ends, input.columns, input.begin, input.end),
         .parts = cut.parts,
         .units = cut.units};
-    const int64_t blocks = input.tokens * cut.parts;
-    const auto check = IndexCheck::of(lists, blocks, cut.threads, env, kWideParts);
     const auto kernel = cut.threads < kMostThreads ? kernel_of<kMostThreads / 2>(input.dtype, output)
                                                    : kernel_of<kMostThreads>(input.dtype, output);
-    launch_ordered(cut.parts, kernel, blocks + int64_t(round_up(check.blocks, size_t(cut.parts))),
-                   cut.threads, cut.shared_bytes(), env, task, check);
+    launch_ordered(cut.parts, kernel, input.tokens * cut.parts, cut.threads, cut.shared_bytes(), env, task);
 }
 
 }  // namespace smla::cuda

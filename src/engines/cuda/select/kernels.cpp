@@ -104,12 +104,8 @@ CallPlan<smla_select_args> plan_select(const smla_select_args& args, const Env& 
     const bool splits = scratch > kWorkspaceHeader && (env.budget == 0 || scratch <= env.budget);
     if (splits) plan.scratch = scratch;
     else plan.scratch_of_fewer = std::min(scratch, env.budget);
-    plan.checks_indices = true;
     plan.launch = [splits](const Args& call, const Env& on) {
-        with_lists<Stage::select>(call, on, [&](const CallLists& lists) {
-            Kernel.run(select_input(call), select_output(call), splits ? beyond_header(on) : nullptr, lists,
-                       on);
-        });
+        Kernel.run(select_input(call), select_output(call), splits ? beyond_header(on) : nullptr, on);
     };
     return plan;
 }

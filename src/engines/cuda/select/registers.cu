@@ -14,7 +14,6 @@
 // Why        a row is read once, and nothing is guessed: a sample, candidates and their sort, as for long
 //            rows, cost more than 16 registers.
 // Results    docs/kernels/cuda_select.md.
-#include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/select/list.cuh"
 
@@ -260,10 +259,8 @@ __device__ void put_winners(const RegisterSelect& task, const TokenOutput& of_to
 
 template <class Score, class Hold, bool Rows>
 __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks)
-    select_by_registers(const GridOrder order, const __grid_constant__ RegisterSelect task,
-                        const __grid_constant__ IndexCheck check) {
+    select_by_registers(const GridOrder order, const __grid_constant__ RegisterSelect task) {
     extern __shared__ __align__(16) char memory[];
-    if (check.is_mine()) return check_lists(check);
     if (!order.start()) return;
     RegisterShared& shared = *reinterpret_cast<RegisterShared*>(memory);
     const int64_t token = blockIdx.x;
@@ -284,7 +281,7 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks)
                       [&](int i) { return int(shared.winners[i]); });
 }
 
-using Kernel = void (*)(GridOrder, RegisterSelect, IndexCheck);
+using Kernel = void (*)(GridOrder, RegisterSelect);
 struct Holder {
     Kernel kernel = nullptr;
     int threads = 0;
@@ -315,17 +312,15 @@ Holder holder_of(const SelectInput& input) {
 
 bool registers_select(const SelectInput& input) { return holder_of<false>(input).kernel != nullptr; }
 
-void run_select_by_registers(const SelectInput& input, const SelectOutput& output, void*,
-                             const CallLists& lists, const Env& env) {
+void run_select_by_registers(const SelectInput& input, const SelectOutput& output, void*, const Env& env) {
     const RegisterSelect task{
         .input = input,
         .output = output,
         .windows = Windows(input.starts, input.ends, input.columns, input.begin, input.end)};
     const Holder holder = with_rows(output, [&](auto rows) { return holder_of<rows.value>(input); });
     const int64_t winners = std::min(output.k, input.end - input.begin);
-    const auto check = IndexCheck::of(lists, input.tokens, holder.threads, env);
-    launch_ordered(holder.kernel, input.tokens + check.blocks, holder.threads,
-                   sizeof(RegisterShared) + size_t(winners) * sizeof(uint16_t), env, task, check);
+    launch_ordered(holder.kernel, input.tokens, holder.threads,
+                   sizeof(RegisterShared) + size_t(winners) * sizeof(uint16_t), env, task);
 }
 
 }  // namespace smla::cuda

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "engines/candidate.h"
-#include "engines/cuda/common/call_lists.h"
 #include "ops/map/row_of.h"
 
 #include <type_traits>
@@ -52,9 +51,8 @@ struct SelectKernel {
     Support (*supports)(const SelectInput& input, int64_t k, const Env& env);
     // Bytes beyond the workspace's header with which rows can be split over blocks.
     size_t (*scratch)(int64_t tokens, int64_t columns, const Env& env) = no_scratch;
-    // `scratch`: null: no row is split. `lists`: what the launch scans in addition to its own work.
-    void (*run)(const SelectInput& input, const SelectOutput& output, void* scratch, const CallLists& lists,
-                const Env& env);
+    // `scratch`: null: no row is split.
+    void (*run)(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env);
 };
 
 extern const Candidate<smla_select_args> kClusterSelect, kRegisterSelect, kSampledSelect, kGenericSelect;
@@ -69,23 +67,19 @@ SelectOutput select_output(const smla_select_args& args);
 // faster than the other kernels for so many tokens.
 std::string refuse_cluster(int64_t tokens, int64_t columns, int64_t k, const Env& env);
 bool cluster_pays(int64_t tokens, int64_t columns, const Env& env);
-void run_select_by_cluster(const SelectInput& input, const SelectOutput& output, void*,
-                           const CallLists& lists, const Env& env);
+void run_select_by_cluster(const SelectInput& input, const SelectOutput& output, void*, const Env& env);
 
 // cuda_register_select: whether registers hold rows of so many columns.
 bool registers_select(const SelectInput& input);
-void run_select_by_registers(const SelectInput& input, const SelectOutput& output, void*,
-                             const CallLists& lists, const Env& env);
+void run_select_by_registers(const SelectInput& input, const SelectOutput& output, void*, const Env& env);
 
 // cuda_sampled_select: why a sample does not suffice for k of so many columns; empty: it does.
 std::string refuse_sampled(int64_t columns, int64_t k);
 size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env);
-void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch,
-                        const CallLists& lists, const Env& env);
+void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env);
 
 // cuda_generic_select
-void run_select_exact(const SelectInput& input, const SelectOutput& output, void*, const CallLists& lists,
-                      const Env& env);
+void run_select_exact(const SelectInput& input, const SelectOutput& output, void*, const Env& env);
 
 // The exact kernel for lists with ids.
 size_t select_ids_scratch(const smla_select_args& args, const Env& env);

@@ -14,7 +14,6 @@
 // Registers  3 blocks per multiprocessor on sm_90 and sm_100; 2 elsewhere, and for few rows.
 // Why        a row comes from memory once; every other step works on 3 to 5 thousand keys.
 // Results    docs/kernels/cuda_select.md.
-#include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/cp_async.cuh"
 #include "engines/cuda/common/ptx/shared.cuh"
@@ -41,11 +40,6 @@ constexpr int kBlocksPerSm = 2;
 constexpr int64_t kSplitRows = 256, kLeastPart = 4096;
 constexpr int kMostParts = kSelectThreads;
 constexpr int64_t kMostSplitColumns = int64_t(1) << 30;  // part and place in it have 32 bits
-// Blocks that scan lists beside the others; there is little room for them. With many rows, and in some builds
-// with scores of 16 bits, the kernel has no registers for it: the scan is a launch of its own, 3 us.
-constexpr int64_t kMostChecks = 8;
-template <class Score, int Ahead>
-constexpr bool kScans = Ahead == kFewRows && sizeof(Score) == 4;
 static_assert(kSplitRows * 2 * sizeof(uint32_t) <= kWorkspaceHeader / 2);
 
 struct Candidates {  // of a row
@@ -395,10 +389,8 @@ __device__ void finish_split(const List& list, const SplitRow& row, const RowPar
 // Split: several blocks per row.
 template <class Score, int Ahead, bool Split, bool Rows>
 __global__ void __launch_bounds__(kSelectThreads, Ahead == kManyRows ? kBlocksPerSm : 2)
-    select_sampled(const __grid_constant__ SampledSelect task, const __grid_constant__ IndexCheck check) {
+    select_sampled(const __grid_constant__ SampledSelect task) {
     extern __shared__ __align__(16) char memory[];
-    if constexpr (kScans<Score, Ahead>)
-        if (check.is_mine()) return check_lists(check);
     SelectShared& shared = *reinterpret_cast<SelectShared*>(memory);
     const int64_t token = blockIdx.x / task.parts;
     const int part = int(blockIdx.x % task.parts), k = int(task.output.k);
@@ -456,8 +448,7 @@ size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env) {
     return size_t(std::min(tokens, split)) * sizeof(SplitRow);
 }
 
-void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch,
-                        const CallLists& lists, const Env& env) {
+void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env) {
     const int parts = scratch ? parts_of(input.tokens, input.end - input.begin, env) : 1;
     const SampledSelect task{
         .input = input,
@@ -477,12 +468,8 @@ void run_select_sampled(const SelectInput& input, const SelectOutput& output, vo
                                : select_sampled<uint16_t, kFewRows, true, kRows>;
         return many_rows ? many : task.parts > 1 ? split : few;
     });
-    const int64_t blocks = input.tokens * task.parts;
-    const bool scans = f32 && !many_rows;
-    if (lists.scan && !scans) note_bad_value_on_gpu(*lists.scan, lists.stage, env);
-    const auto check = IndexCheck::of(scans ? lists : CallLists{}, blocks, kSelectThreads, env, kMostChecks);
-    launch(kernel, blocks + check.blocks, kSelectThreads,
-           sizeof(SelectShared) + size_t(output.k) * sizeof(int), env, task, check);
+    launch(kernel, input.tokens * task.parts, kSelectThreads,
+           sizeof(SelectShared) + size_t(output.k) * sizeof(int), env, task);
 }
 
 }  // namespace smla::cuda

@@ -48,12 +48,21 @@ struct Smem {
 constexpr uint32_t kQueriesAt = offsetof(Smem, queries), kKeysAt = offsetof(Smem, keys),
                    kRingAt = offsetof(Smem, ring), kPeaksAt = offsetof(Smem, peaks),
                    kSumsAt = offsetof(Smem, sums), kLargestAt = offsetof(Smem, largest),
-                   kValidAt = offsetof(Smem, valid), kKeysFullAt = offsetof(Smem, keys_full),
-                   kKeysEmptyAt = offsetof(Smem, keys_empty), kRopeFullAt = offsetof(Smem, rope_full),
+                   kValidAt = offsetof(Smem, valid),
                    kQueriesCopiedAt = offsetof(Smem, queries_copied),
                    kQueriesFullAt = offsetof(Smem, queries_full), kPassDoneAt = offsetof(Smem, pass_done),
                    kQueryFactorAt = offsetof(Smem, query_factor),
                    kOutOfRangeAt = offsetof(Smem, out_of_range);
+// mbarriers of a half of a stage of keys, and of the rope columns of tile `tile`.
+__device__ inline uint32_t keys_full(uint32_t base, uint32_t stage, uint32_t half) {
+    return base + uint32_t(offsetof(Smem, keys_full)) + 16 * stage + 8 * half;
+}
+__device__ inline uint32_t keys_empty(uint32_t base, uint32_t stage, uint32_t half) {
+    return base + uint32_t(offsetof(Smem, keys_empty)) + 16 * stage + 8 * half;
+}
+__device__ inline uint32_t rope_full(uint32_t base, uint32_t tile) {
+    return base + uint32_t(offsetof(Smem, rope_full)) + 8 * (tile % 3);
+}
 constexpr uint32_t kStageBytes = 8 * kTileBytes, kHalfBytes = 4 * kTileBytes;
 static_assert(sizeof(Smem) <= 232448, "what a block of sm_90 may have");
 

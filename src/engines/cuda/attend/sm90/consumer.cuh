@@ -89,9 +89,8 @@ private:
     // S (+)= Q K^T over one half of the columns; the second call adds the columns of rope.
     __device__ void score_half(uint32_t tile, uint32_t n) {
         const uint32_t stage = tile & 1, half = stage ^ n;
-        cuda::mbarrier_wait(base_ + kKeysFullAt + 16 * stage + 8 * half, tile >> 1 & 1);
-        if (n == 1 && Format::early_rope)
-            cuda::mbarrier_wait(base_ + kRopeFullAt + 8 * (tile % 3), tile / 3 & 1);
+        cuda::mbarrier_wait(keys_full(base_, stage, half), tile >> 1 & 1);
+        if (n == 1 && Format::early_rope) cuda::mbarrier_wait(rope_full(base_, tile), tile / 3 & 1);
         // Data copied by cp.async requires a proxy fence (kernel.cu).
         if (!Format::records || (n == 1 && Format::early_rope) || (half == 1 && Format::rope_tile < 8))
             cuda::fence_async_proxy();
@@ -216,7 +215,7 @@ private:
     // A warp has read its half of a tile's keys for the last time.
     __device__ void release(uint32_t tile) const {
         if (lane_ != 0) return;
-        const uint32_t empty = base_ + kKeysEmptyAt + 16 * (tile & 1) + 8 * group_;
+        const uint32_t empty = keys_empty(base_, tile & 1, group_);
         cuda::mbarrier_arrive(empty);
         if constexpr (Cluster == 2) cuda::mbarrier_arrive_in_cluster(empty + peer_);
     }

@@ -58,7 +58,7 @@
 //           products: score products leave 6 to 14 bytes of shared memory per cycle to stores, value
 //           products 47. So a half of a stage is freed as soon as its values are added.
 // Results   docs/kernels/cuda_attend.md.
-#include "engines/cuda/attend/index_check.cuh"
+#include "engines/cuda/attend/arguments.cuh"
 #include "engines/cuda/attend/sm90/epilogue.cuh"
 #include "engines/cuda/attend/sm90/latent_producer.cuh"
 #include "engines/cuda/attend/sm90/launch.h"
@@ -75,14 +75,13 @@ template <class Format, int Cluster>
 __device__ void init(uint32_t base) {
     for (uint32_t stage = 0; stage < 2; ++stage)
         for (uint32_t half = 0; half < 2; ++half) {
-            const uint32_t at = base + 16 * stage + 8 * half;
             // warps that store, or note holes in the half that is first; threads that copy
             const bool warps = Format::records || stage == half,
                        copies = !Format::records || (Format::rope_tile < 8 && half == 1);
-            cuda::mbarrier_init(at + kKeysFullAt, (warps ? 4 : 0) + (copies ? kWarpgroup : 0));
-            cuda::mbarrier_init(at + kKeysEmptyAt, 4 * Cluster);
+            cuda::mbarrier_init(keys_full(base, stage, half), (warps ? 4 : 0) + (copies ? kWarpgroup : 0));
+            cuda::mbarrier_init(keys_empty(base, stage, half), 4 * Cluster);
         }
-    for (uint32_t i = 0; i < 3; ++i) cuda::mbarrier_init(base + kRopeFullAt + 8 * i, kWarpgroup);
+    for (uint32_t i = 0; i < 3; ++i) cuda::mbarrier_init(rope_full(base, i), kWarpgroup);
     cuda::mbarrier_init(base + kQueriesCopiedAt, kWarpgroup);
     cuda::mbarrier_init(base + kQueriesFullAt, Format::records ? kConsumers : kWarpgroup);
     cuda::mbarrier_init(base + kPassDoneAt, kThreads);
@@ -156,8 +155,7 @@ __device__ int first_out_of_range(const Arguments& args, const Tasks& tasks, uin
 template <class Format, int Cluster>
 __global__ void __launch_bounds__(kThreads, 1)
     attend_sm90(const __grid_constant__ Arguments args, const __grid_constant__ Tasks tasks,
-                const __grid_constant__ KeySources keys, const __grid_constant__ IndexCheck check) {
-    if (check.is_mine()) return check_lists(args, check);
+                const __grid_constant__ KeySources keys) {
     extern __shared__ __align__(1024) char shared[];
     const uint32_t base = cuda::shared_address(shared);
     if (threadIdx.x == 0) init<Format, Cluster>(base);
@@ -187,10 +185,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <class Format, int Cluster>
 void launch_cluster(const smla_attend_args& args, Tasks tasks, const KeySources& keys, const Env& env) {
     tasks.blocks = Cluster * std::min(tasks.count, env.device->facts().multiprocessors / Cluster);
-    const IndexCheck check = IndexCheck::of(args, tasks.blocks, kThreads, env, Cluster);
-    cuda::launch_as({.early = true, .cluster = Cluster}, attend_sm90<Format, Cluster>,
-                    tasks.blocks + check.blocks, kThreads, sizeof(Smem), env, Arguments(args), tasks, keys,
-                    check);
+    cuda::launch_as({.early = true, .cluster = Cluster}, attend_sm90<Format, Cluster>, tasks.blocks, kThreads,
+                    sizeof(Smem), env, Arguments(args), tasks, keys);
 }
 
 template <class Format>

@@ -117,7 +117,7 @@ private:
         if (kPrefetches) prefetch(after_);
     }
     __device__ void wait_until_empty(uint32_t half) const {
-        cuda::mbarrier_wait(base_ + kKeysEmptyAt + 16 * (tile_ & 1) + 8 * half, (tile_ >> 1 & 1) ^ 1);
+        cuda::mbarrier_wait(keys_empty(base_, tile_ & 1, half), (tile_ >> 1 & 1) ^ 1);
     }
 
     __device__ uint32_t first_key() const {
@@ -186,7 +186,7 @@ private:
         if constexpr (Cluster == 2) cuda::min_in_cluster(base_ + kOutOfRangeAt + peer_, tile);
     }
     __device__ void copy_rope_early(const Pending& keys, uint32_t tile) const {
-        copy_rope(keys, base_ + kRingAt + tile % 3 * kTileBytes, base_ + kRopeFullAt + 8 * (tile % 3));
+        copy_rope(keys, base_ + kRingAt + tile % 3 * kTileBytes, rope_full(base_, tile));
     }
     // bf16 columns of the warp's 16 keys, to the tile at `tile`.
     __device__ void copy_rope(const Pending& keys, uint32_t tile, uint32_t barrier) const {
@@ -229,7 +229,7 @@ private:
     // Converts and stores half of the columns of the warp's keys of tile_, the n-th of the tile, here and in
     // the other block.
     __device__ void store_half(int n, uint32_t half) {
-        const uint32_t stage = tile_ & 1, full = base_ + kKeysFullAt + 16 * stage + 8 * half,
+        const uint32_t stage = tile_ & 1, full = keys_full(base_, stage, half),
                        to = stage * kStageBytes + half * kHalfBytes;
         if (Format::rope_tile < 8 && half == 1) copy_rope(now_, base_ + kKeysAt + to + 3 * kTileBytes, full);
 #pragma unroll

@@ -25,8 +25,8 @@ public:
             const int row = cursor_.next();
 #pragma unroll
             for (uint32_t n = 0; n < 2; ++n) {
-                const uint32_t half = stage ^ n, full = base_ + kKeysFullAt + 16 * stage + 8 * half;
-                cuda::mbarrier_wait(base_ + kKeysEmptyAt + 16 * stage + 8 * half, phase);
+                const uint32_t half = stage ^ n, full = keys_full(base_, stage, half);
+                cuda::mbarrier_wait(keys_empty(base_, stage, half), phase);
                 copy<4>(now, to_ + kKeysAt + stage * kStageBytes + half * kHalfBytes, half * 512);
                 if (n == 1 && Format::rope) copy<1>(now, to_ + kRingAt + tile % 3 * kTileBytes, 1024);
                 cuda::mbarrier_arrive_after_copies(full);

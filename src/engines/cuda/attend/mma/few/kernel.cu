@@ -16,7 +16,7 @@
 // Why       memory-bound: several small blocks per multiprocessor hide each other's phases. Sharing the
 //           width instead of the keys lets each warp keep its queries.
 // Results   docs/kernels/cuda_attend.md.
-#include "engines/cuda/attend/index_check.cuh"
+#include "engines/cuda/attend/arguments.cuh"
 #include "engines/cuda/attend/mma/few/roles.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
@@ -27,9 +27,7 @@ namespace {
 
 template <class T>
 __global__ void __launch_bounds__(T::threads, T::resident)
-    attend_few(const __grid_constant__ Arguments args, const __grid_constant__ TileScheduler scheduler,
-               const __grid_constant__ IndexCheck check) {
-    if (check.is_mine()) return check_lists(args, check);
+    attend_few(const __grid_constant__ Arguments args, const __grid_constant__ TileScheduler scheduler) {
     extern __shared__ __align__(128) char shared[];
     cuda::wait_for_grid_before();
     WarpState<T> warp(args, shared);
@@ -62,9 +60,8 @@ template <int Width, KeyForm Form>
 void launch_few(const smla_attend_args& args, const Schedule& schedule, const TileScheduler& scheduler,
                 const Env& env) {
     using T = FewHeads<Width, Form>;
-    const IndexCheck check = IndexCheck::of(args, schedule.blocks(), T::threads, env);
-    cuda::launch_early(attend_few<T>, schedule.blocks() + check.blocks, T::threads, T::bytes, env,
-                       Arguments(args), scheduler, check);
+    cuda::launch_early(attend_few<T>, schedule.blocks(), T::threads, T::bytes, env, Arguments(args),
+                       scheduler);
 }
 template void launch_few<576, KeyForm::rows>(const smla_attend_args&, const Schedule&, const TileScheduler&,
                                              const Env&);

@@ -42,7 +42,7 @@
 //           Half of the width of 32 heads instead of all of it for 16 reads each key half as often, and each
 //           ldmatrix feeds four products.
 // Results   docs/kernels/cuda_attend.md.
-#include "engines/cuda/attend/index_check.cuh"
+#include "engines/cuda/attend/arguments.cuh"
 #include "engines/cuda/attend/mma/many/roles.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
@@ -53,11 +53,9 @@ namespace {
 
 template <class T>
 __global__ void __launch_bounds__(T::threads, T::resident)
-    attend_many(const __grid_constant__ Arguments args, const __grid_constant__ TileScheduler scheduler,
-                const __grid_constant__ IndexCheck check) {
+    attend_many(const __grid_constant__ Arguments args, const __grid_constant__ TileScheduler scheduler) {
     extern __shared__ __align__(128) char shared[];
     const uint32_t base = cuda::keep(cuda::shared_address(shared));
-    if (check.is_mine()) return check_lists(args, check);  // in the first line an instance for sm_100 spills
     if (threadIdx.x == 0) init_barriers<T>(base);
     if (scheduler.splits() > 1) cuda::start_next_grid();
     auto& tile_list = *reinterpret_cast<typename T::TileList*>(shared + T::tile_list_at);
@@ -83,9 +81,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
 template <class T>
 void launch_tile(const smla_attend_args& args, const Schedule& schedule, const TileScheduler& scheduler,
                  const Env& env) {
-    const IndexCheck check = IndexCheck::of(args, schedule.blocks(), T::threads, env);
-    cuda::launch(attend_many<T>, schedule.blocks() + check.blocks, T::threads, T::bytes, env, Arguments(args),
-                 scheduler, check);
+    cuda::launch(attend_many<T>, schedule.blocks(), T::threads, T::bytes, env, Arguments(args), scheduler);
 }
 
 }  // namespace

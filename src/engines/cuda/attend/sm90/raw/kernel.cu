@@ -40,7 +40,7 @@
 //           token takes 8 % less than by wgmma. One warpgroup waits for its own products and barriers: two
 //           blocks, or two warpgroups, fill each other's gaps.
 // Results   docs/kernels/cuda_attend.md.
-#include "engines/cuda/attend/index_check.cuh"
+#include "engines/cuda/attend/arguments.cuh"
 #include "engines/cuda/attend/sm90/launch.h"
 #include "engines/cuda/attend/sm90/raw/epilogue.cuh"
 #include "engines/cuda/attend/sm90/raw/mma_consumer.cuh"
@@ -78,8 +78,7 @@ using ConsumerOf = std::conditional_t<Shape::heads == kFewHeads, MmaConsumer<Sha
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::resident)
     attend_sm90_raw(const __grid_constant__ Arguments args, const __grid_constant__ Tasks tasks,
-                    const __grid_constant__ KeySources keys, const __grid_constant__ IndexCheck check) {
-    if (check.is_mine()) return check_lists(args, check);
+                    const __grid_constant__ KeySources keys) {
     extern __shared__ __align__(1024) char shared[];
     const uint32_t base = cuda::shared_address(shared);
     cuda::wait_for_grid_before();
@@ -114,9 +113,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::resident)
 template <class Shape>
 void launch_shape(const smla_attend_args& args, Tasks tasks, const KeySources& keys, const Env& env) {
     tasks.blocks = tasks.count;
-    const IndexCheck check = IndexCheck::of(args, tasks.blocks, Shape::threads, env);
-    cuda::launch_early(attend_sm90_raw<Shape>, tasks.blocks + int64_t(check.blocks), Shape::threads,
-                       sizeof(Smem<Shape>), env, Arguments(args), tasks, keys, check);
+    cuda::launch_early(attend_sm90_raw<Shape>, tasks.blocks, Shape::threads, sizeof(Smem<Shape>), env,
+                       Arguments(args), tasks, keys);
 }
 
 template <smla_format Format>
