@@ -84,7 +84,7 @@ struct Arguments {
 };
 
 // Format of one source. has_bf16_rope is the same for both: kernels.cpp rejects other calls.
-__device__ inline smla_format any_format(const Arguments& args) {
+__device__ inline smla_format first_format(const Arguments& args) {
     const smla_format primary = args.sources[0].cache.format;
     return primary == SMLA_FORMAT_NONE ? args.sources[1].cache.format : primary;
 }

@@ -124,19 +124,19 @@ std::string refuse_mma(const Args& args, const Env& env) {
 }
 
 // The kernels with block shapes.
-struct Kernel {
+struct BlockKernel {
     const char* name;
     std::string (*refuse)(const Args&, const Env&);
 };
-constexpr Kernel kRawKernel{kSm90Raw, refuse_raw}, kDecodingKernel{kSm90, refuse_decoding},
+constexpr BlockKernel kRawKernel{kSm90Raw, refuse_raw}, kDecodingKernel{kSm90, refuse_decoding},
     kMmaKernel{kMma, refuse_mma};
 
 // Why another kernel is better for a call that `kernel` supports; empty: none is. Batch-invariant results are
 // one kernel's, whatever the tokens.
-std::string lower_priority(const Kernel& kernel, const Best& best, const Args& args, const Env& env) {
+std::string lower_priority(const BlockKernel& kernel, const Best& best, const Args& args, const Env& env) {
     if (&kernel == &kMmaKernel) return "";
     const bool raw = &kernel == &kRawKernel;
-    const Kernel& other = raw ? kDecodingKernel : kRawKernel;
+    const BlockKernel& other = raw ? kDecodingKernel : kRawKernel;
     if (other.refuse(args, env).empty()) {
         if (env.batch_invariant)
             return raw ? text("batch-invariant results of more than ", kSomeHeads, " heads are those of ",
@@ -149,20 +149,22 @@ std::string lower_priority(const Kernel& kernel, const Best& best, const Args& a
     return text("for so few tokens and rows ", kMma, " is faster");
 }
 
-template <const Kernel& K>
+template <const BlockKernel& K>
 CallPlan<Args> plan(const Args& args, const Env& env) {
     CallPlan<Args> plan = refuse_call<Args>(K.refuse(args, env));
     if (!plan.refusal.empty()) return plan;
     const Best best = best_schedule(K.name, args, env);
-    const Schedule cut = best.schedule;
-    if (cut.blocks() > INT32_MAX) return refuse_call<Args>(text(cut.blocks(), " tasks: 2^31 or more"));
+    const Schedule schedule = best.schedule;
+    if (schedule.blocks() > INT32_MAX)
+        return refuse_call<Args>(text(schedule.blocks(), " tasks: 2^31 or more"));
     plan.lower_priority = lower_priority(K, best, args, env);
-    plan.scratch = cut.workspace();
+    plan.scratch = schedule.workspace();
     plan.scratch_of_fewer = env.batch_invariant ? 0 : most_workspace(args, env);
-    plan.rotates_out = cut.splits > 1;
-    plan.launch = [cut](const Args& call, const Env& on) {
-        each_launch(call, cut,
-                    [&](const Args& part, const Schedule& schedule) { cut.shape->run(part, schedule, on); });
+    plan.rotates_out = schedule.splits > 1;
+    plan.launch = [schedule](const Args& call, const Env& on) {
+        each_launch(call, schedule, [&](const Args& part, const Schedule& part_schedule) {
+            schedule.shape->run(part, part_schedule, on);
+        });
     };
     return plan;
 }

@@ -67,9 +67,9 @@ constexpr BlockShape kShapes[] = {
 // whole device moves per cycle.
 constexpr double kMerge = 5500, kMergePerSplit = 125, kSumsPerCycle = 2000;
 
-// Limits of partials that leave every choice of `cost` as it is for 1 to 4096 tokens, 1 to 128 heads, lists
-// of up to 8192 rows and 82 to 188 multiprocessors: one wave of blocks and one split per token and 512 listed
-// rows, and 80 KiB per listed row; of short lists as of 2048 rows.
+// Upper bounds of the scratch of splits: one wave of blocks and one split per token and 512 listed rows, and
+// 80 KiB per listed row; short lists count as 2048 rows. For 1 to 4096 tokens of 1 to 128 heads, lists of up
+// to 8192 rows and 82 to 188 multiprocessors, they exclude nothing that `cost` would choose.
 constexpr int64_t kRowsPerSplit = 512, kShortList = 2048;
 constexpr size_t kBytesPerListedRow = 80 << 10;
 constexpr int kLeastSplitRows = 32;
@@ -81,10 +81,6 @@ auto sum(const smla_attend_args& args, const Value& value) {
     for (const smla_attend_source* source : {&args.primary, &args.extra})
         if (has_cache(*source)) total += value(*source);
     return total;
-}
-
-int64_t listed_rows(const smla_attend_args& args) {
-    return sum(args, [](const smla_attend_source& source) { return source.rows.shape[1]; });
 }
 
 // Bytes of all listed rows.
@@ -105,11 +101,12 @@ double resident_blocks(const BlockShape& shape, int width, const DeviceFacts& de
 }
 
 // `tiles`: of a token's lists.
-double cost(const Schedule& plan, int64_t tiles, const smla_attend_args& args, const DeviceFacts& device) {
-    const BlockShape& shape = *plan.shape;
+double cost(const Schedule& schedule, int64_t tiles, const smla_attend_args& args,
+            const DeviceFacts& device) {
+    const BlockShape& shape = *schedule.shape;
     const BlockCosts& costs = shape.costs;
     const double resident = resident_blocks(shape, int(args.q.shape[2]), device),
-                 blocks = double(plan.blocks());
+                 blocks = double(schedule.blocks());
     const int processors = std::max(1, device.multiprocessors);
     const double units = shape.heads <= kManyHeads ? processors : std::max(1, processors / 2);
     const double sharing = std::min(resident, std::ceil(blocks / units)),
@@ -117,19 +114,20 @@ double cost(const Schedule& plan, int64_t tiles, const smla_attend_args& args, c
                                  costs.busy_step * std::min(1.0, blocks / units));
     // Two warpgroups with a tile each wait for both tiles' records: that takes as long as three tiles.
     const double least = shape.warpgroups == 1 ? 1 : 3,
-                 steps = std::max(least, double(ceil_div(tiles, int64_t(plan.splits)))) / shape.warpgroups;
+                 steps =
+                     std::max(least, double(ceil_div(tiles, int64_t(schedule.splits)))) / shape.warpgroups;
     const double waves = std::ceil(blocks / (units * resident));
     double work = waves * steps * step;
     if (costs.bytes_per_cycle > 0) work = std::max(work, listed_bytes(args) / costs.bytes_per_cycle);
     double cycles = work + waves * costs.task;
-    if (plan.splits > 1)
-        cycles += kMerge + kMergePerSplit * plan.splits + double(plan.workspace()) / kSumsPerCycle;
+    if (schedule.splits > 1)
+        cycles += kMerge + kMergePerSplit * schedule.splits + double(schedule.workspace()) / kSumsPerCycle;
     return cycles;
 }
 
 // Whatever the number of tokens.
 size_t most_workspace_of_a_launch(const smla_attend_args& args, const Env& env) {
-    const size_t most = kBytesPerListedRow * size_t(std::max(listed_rows(args), kShortList));
+    const size_t most = kBytesPerListedRow * size_t(std::max(max_rows_per_token(args), kShortList));
     return env.budget == 0 ? most : std::min(most, env.budget);
 }
 
@@ -155,12 +153,12 @@ bool has_shape(const char* kernel, smla_format format) {
     return false;
 }
 
-smla_format format_of(const smla_attend_args& args) {
+smla_format first_format(const smla_attend_args& args) {
     return (has_cache(args.primary) ? args.primary : args.extra).cache.format;
 }
 
 size_t most_workspace(const smla_attend_args& args, const Env& env) {
-    const int64_t rows = args.q.shape[0] * args.q.shape[1], listed = listed_rows(args);
+    const int64_t rows = args.q.shape[0] * args.q.shape[1], listed = max_rows_per_token(args);
     const int64_t waves = int64_t(env.device->facts().multiprocessors) * kManyHeads +
                           rows * (std::max(listed, kShortList) / kRowsPerSplit);
     const int64_t most_splits = std::clamp<int64_t>(listed / kLeastSplitRows + 2, 1, kMaxSplits);
@@ -182,26 +180,27 @@ Best best_schedule(const char* kernel, const smla_attend_args& args, const Env& 
     const size_t room = most_workspace(args, env);
     Best best;
     for (const BlockShape& shape : kShapes) {
-        if (std::strcmp(shape.kernel, kernel) != 0 || !(shape.formats & format_bit(format_of(args))) ||
+        if (std::strcmp(shape.kernel, kernel) != 0 || !(shape.formats & format_bit(first_format(args))) ||
             heads <= shape.more_than || heads > shape.at_most)
             continue;
-        Schedule plan{.shape = &shape, .tokens = args.q.shape[0], .all_heads = heads};
+        Schedule schedule{.shape = &shape, .tokens = args.q.shape[0], .all_heads = heads};
         const int64_t tiles = sum(args, [&](const smla_attend_source& source) {
             return ceil_div(source.rows.shape[1], int64_t(shape.tile_keys));
         });
         const int64_t all_tiles = args.q.shape[0] * ceil_div(heads, int64_t(kManyHeads)) * tiles;
         if (env.batch_invariant) {  // heads and list widths alone: neither tokens nor the budget
             if (best.schedule.shape && best.schedule.shape->heads >= shape.heads) continue;
-            plan.splits = int(std::clamp<int64_t>(tiles * shape.tile_keys / kRowsPerSplit, 1, kMaxSplits));
-            plan.tokens = tokens_of_a_launch(args, plan.splits, env);
-            best = {plan, -1, all_tiles};
+            schedule.splits =
+                int(std::clamp<int64_t>(tiles * shape.tile_keys / kRowsPerSplit, 1, kMaxSplits));
+            schedule.tokens = tokens_of_a_launch(args, schedule.splits, env);
+            best = {schedule, -1, all_tiles};
             continue;
         }
         const int most = int(std::clamp<int64_t>(tiles, 1, kMaxSplits));
-        for (; plan.splits <= most; plan.splits = next_splits(plan.splits, shape)) {
-            if (plan.splits > 1 && plan.workspace() > room) continue;
-            const double cycles = cost(plan, tiles, args, env.device->facts());
-            if (best.cycles < 0 || cycles < best.cycles) best = {plan, cycles, all_tiles};
+        for (; schedule.splits <= most; schedule.splits = next_splits(schedule.splits, shape)) {
+            if (schedule.splits > 1 && schedule.workspace() > room) continue;
+            const double cycles = cost(schedule, tiles, args, env.device->facts());
+            if (best.cycles < 0 || cycles < best.cycles) best = {schedule, cycles, all_tiles};
         }
     }
     return best;

@@ -61,7 +61,6 @@
 #include "engines/cuda/attend/arguments.cuh"
 #include "engines/cuda/attend/sm90/epilogue.cuh"
 #include "engines/cuda/attend/sm90/latent_producer.cuh"
-#include "engines/cuda/attend/sm90/launch.h"
 #include "engines/cuda/attend/sm90/queries.cuh"
 #include "engines/cuda/attend/sm90/row_producer.cuh"
 #include "engines/cuda/common/launch.cuh"

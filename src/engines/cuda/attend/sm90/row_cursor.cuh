@@ -79,9 +79,7 @@ private:
 __device__ inline void note_valid(uint32_t base, uint32_t stage, uint32_t places) {
     const uint32_t valid = __ballot_sync(~0u, places != kHole) & 0xffff;
     if (threadIdx.x % 32 == 0)
-        asm volatile("st.shared.u16 [%0], %1;" ::"r"(base + kValidAt + 8 * stage + threadIdx.x / 32 % 4 * 2),
-                     "h"(uint16_t(valid))
-                     : "memory");
+        cuda::store_shared(base + kValidAt + 8 * stage + threadIdx.x / 32 % 4 * 2, uint16_t(valid));
 }
 
 }  // namespace smla::cuda_attend::sm90

@@ -1,19 +1,19 @@
 // Launches a kernel for Hopper and combines its splits.
 #include "engines/cuda/attend/run.h"
-#include "engines/cuda/attend/sm90/launch.h"
+#include "engines/cuda/attend/sm90/tasks.cuh"
 
 namespace smla::cuda_attend {
 
 namespace {
 
-using Launch = void (*)(const smla_attend_args&, const Schedule&, const sm90::Tasks&, const sm90::KeySources&,
-                        const Env&);
+using LaunchFunction = void (*)(const smla_attend_args&, const Schedule&, const sm90::Tasks&,
+                                const sm90::KeySources&, const Env&);
 
-void run(Launch launch, const smla_attend_args& args, const Schedule& schedule, const Env& env) {
+void run(LaunchFunction launch, const smla_attend_args& args, const Schedule& schedule, const Env& env) {
     Arena arena(env.workspace);
     const int64_t groups = schedule.head_tiles();
     const sm90::Tasks tasks{.count = int(schedule.blocks()),
-                            .head_groups = Divisor(groups),
+                            .head_tiles = Divisor(groups),
                             .by_splits = Divisor(schedule.splits),
                             .partials = schedule.carve(arena)};
     const auto source = [](const smla_cache& cache) -> sm90::KeySource {
@@ -27,7 +27,7 @@ void run(Launch launch, const smla_attend_args& args, const Schedule& schedule, 
     launch(args, schedule, tasks, {source(args.primary.cache), source(args.extra.cache)}, env);
     if (schedule.splits > 1)
         combine_splits(
-            args, {.head_tiles = tasks.head_groups, .by_splits = tasks.by_splits, .partials = tasks.partials},
+            args, {.head_tiles = tasks.head_tiles, .by_splits = tasks.by_splits, .partials = tasks.partials},
             env);
 }
 

@@ -48,6 +48,9 @@ __device__ inline float load_shared_f16(uint32_t at) {
 __device__ inline void store_shared(uint32_t at, uint32_t value) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
 }
+__device__ inline void store_shared(uint32_t at, uint16_t value) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"(value) : "memory");
+}
 __device__ inline void store_shared(uint32_t at, float value) { store_shared(at, __float_as_uint(value)); }
 __device__ inline void store_shared(uint32_t at, const uint2& value) {
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(value.x), "r"(value.y) : "memory");

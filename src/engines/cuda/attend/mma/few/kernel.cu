@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
     __syncthreads();  // the factors are there; nobody reads keys any more
     const uint32_t base = cuda::shared_address(shared);
     const typename T::Epilogue out{base + uint32_t(warp_index()) * T::Epilogue::bytes};
-    warp.mma.write(out, any_format(args));
+    warp.mma.write(out, first_format(args));
     out.store(args, scheduler, work, 0, base + T::factors_at, [](int c) { return WarpMma<T>::column_of(c); });
 }
 

@@ -143,7 +143,7 @@ __device__ void main_loop(WarpState<T>& warp, const WorkTile& work, const TileSc
     uint32_t mask = load_tile<T>(tiles, 0, warp.keys(0));
     cuda::cp_async_commit();
     const uint32_t largest = cuda::shared_address(warp.shared) + T::scores_at;
-    if (T::coded) queries.scale(any_format(warp.args), first_query, largest);
+    if (T::coded) queries.scale(first_format(warp.args), first_query, largest);
     __syncthreads();  // all queries are there
     warp.mma.load_queries(queries, largest, warp.softmax.scale_log2);
     for (int i = 0; i < tiles.count(); ++i) {

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
         cuda::named_barrier_arrive<T::threads>(id(Barrier::factors_ready));
     } else {
         AccumulateRole<T> values(base);
-        values.main_loop(tiles, any_format(args));
+        values.main_loop(tiles, first_format(args));
         cuda::named_barrier<T::threads>(id(Barrier::factors_ready));
         values.epilogue(args, scheduler, WorkTile(scheduler, T::heads));
     }

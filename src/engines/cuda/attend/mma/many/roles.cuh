@@ -158,7 +158,7 @@ public:
 
     __device__ void load_queries() {
         wait_queries_loaded<T>();
-        mma_.load_queries(Producer<T>::queries(base_), any_format(args_), softmax_.scale_log2);
+        mma_.load_queries(Producer<T>::queries(base_), first_format(args_), softmax_.scale_log2);
     }
 
     __device__ void main_loop(const ManyTiles<T>& tiles) {
@@ -306,7 +306,7 @@ public:
     // Through the memory of keys and queries, which nobody reads any more.
     __device__ void epilogue(const Arguments& args, const TileScheduler& scheduler,
                              const WorkTile& work) const {
-        const smla_format format = any_format(args);
+        const smla_format format = first_format(args);
         const typename T::Epilogue out{base_ + warp_ * T::Epilogue::bytes};
 #pragma unroll
         for (int m = 0; m < T::m_values; ++m) {

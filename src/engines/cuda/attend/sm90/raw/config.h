@@ -1,7 +1,11 @@
 // attend on Hopper with few heads: traits and shared memory. kernel.cu tells the whole.
 #pragma once
 
-#include "engines/cuda/attend/sm90/config.h"
+#include "engines/cuda/attend/sm90/tasks.cuh"
+#include "engines/cuda/common/ptx/cluster.cuh"
+#include "formats/layouts.h"
+
+#include <cstddef>
 
 namespace smla::cuda_attend::sm90::raw {
 
@@ -15,14 +19,14 @@ constexpr int kConsumerBarrier = 1, kProducerBarrier = 2, kStartBarrier = 3, kJo
 // warpgroups takes half. TileGroups: with 2, two warpgroups take tiles in turn, all heads of them.
 template <smla_format Format, int Heads, int TileGroups>
 struct Shape {
-    static constexpr int head_groups = Heads == 64 ? 2 : 1, tile_groups = TileGroups;
-    static constexpr int groups = head_groups * tile_groups;  // consumer warpgroups
-    static constexpr int block_heads = Heads, heads = Heads / head_groups;
+    static constexpr int head_parts = Heads == 64 ? 2 : 1, tile_groups = TileGroups;
+    static constexpr int groups = head_parts * tile_groups;  // consumer warpgroups
+    static constexpr int block_heads = Heads, heads = Heads / head_parts;
     static constexpr int consumers = kWarpgroup * groups, threads = consumers + 32 * kProducerWarps;
     static constexpr int resident = groups == 1 ? 2 : 1;
     static constexpr int stages = tile_groups == 1 ? 2 : heads == 16 ? 4 : 3;  // as many as there is room for
-    // mbarriers that tell of records. Each has one warpgroup that waits for all its phases: one that skipped
-    // some could not tell a phase from the one two further.
+    // mbarriers that tell of records. A waiter sees only the parity of a phase, so each mbarrier has one
+    // consumer warpgroup, which waits for every phase.
     static constexpr int fulls = stages % tile_groups == 0 ? stages : stages * tile_groups;
     static_assert(fulls % tile_groups == 0 && fulls % stages == 0);
     // Registers per consumer and producer thread; both start with 128 or, with two warpgroups, 168.
@@ -42,8 +46,8 @@ struct Shape {
     static constexpr int pairs = heads / 8;  // of heads, per lane: its share of 16 columns
 };
 
-// log2 of the weight of the peak: sm90/config.h says why.
-constexpr float kPeakWeightLog2 = Latents<cuda::Half::f16>::peak_weight_log2;
+// log2 of the weight of the peak. f16 has nothing below 2^-24, so weights down to 2^-31 of the peak count.
+constexpr float kPeakWeightLog2 = 7;
 // Scales that f16 weights are multiplied with, and 0. Weights are below 2^15, and that of the peak, 2^7 and
 // more, keeps 14 bits.
 constexpr float kLeastScale = 0x1p-17f, kMostScale = 1;
@@ -61,7 +65,7 @@ struct alignas(1024) GroupSmem {
 };
 template <class Shape>
 struct Smem {
-    alignas(1024) char queries[Shape::head_groups][Shape::query_tiles][Shape::query_tile];
+    alignas(1024) char queries[Shape::head_parts][Shape::query_tiles][Shape::query_tile];
     GroupSmem<Shape> groups[Shape::groups];
     char records[Shape::stages][kKeys * Shape::pitch];
     uint16_t valid[Shape::stages][4];  // bit k: key k of this quarter of a tile is no hole
@@ -71,11 +75,12 @@ struct Smem {
                  [Shape::largest_in_shared ? Shape::consumers : 1];
 };
 
-// Returns the offset of a head's unit in GroupSmem::heads. Its peak is 8 bytes further.
-constexpr uint32_t place_of(uint32_t head) { return head / 2 * 16 + head % 2 * 4; }
+// Offsets in GroupSmem::heads: of a head's unit, and of its peak from there.
+constexpr uint32_t offset_of_head(uint32_t head) { return head / 2 * 16 + head % 2 * 4; }
+constexpr uint32_t kPeakAfterUnit = 8;
 template <class Shape>
-__device__ uint32_t unit_at(uint32_t own, uint32_t head) {
-    return own + uint32_t(offsetof(GroupSmem<Shape>, heads)) + place_of(head);
+__device__ uint32_t unit_at(uint32_t group, uint32_t head) {
+    return group + uint32_t(offsetof(GroupSmem<Shape>, heads)) + offset_of_head(head);
 }
 // Shared memory of consumer warpgroup `group`, and the queries that it multiplies.
 template <class Shape>
@@ -85,7 +90,7 @@ __device__ uint32_t group_at(uint32_t base, uint32_t group) {
 template <class Shape>
 __device__ uint32_t queries_at(uint32_t base, uint32_t group) {
     const uint32_t first = base + uint32_t(offsetof(Smem<Shape>, queries));
-    return Shape::head_groups == 1 ? first : first + group * (Shape::query_tiles * Shape::query_tile);
+    return Shape::head_parts == 1 ? first : first + group * (Shape::query_tiles * Shape::query_tile);
 }
 
 }  // namespace smla::cuda_attend::sm90::raw

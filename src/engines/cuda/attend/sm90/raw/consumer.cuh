@@ -7,15 +7,16 @@
 
 namespace smla::cuda_attend::sm90::raw {
 
-// A tile of a warpgroup's.
+// A tile of a consumer warpgroup.
 struct Tile {
-    uint32_t turn, stage;  // how many it had before; of the records
-    uint32_t at;           // bytes from the records of the first stage
+    uint32_t turn;   // its number among the tiles of the warpgroup
+    uint32_t stage;  // of its records
+    uint32_t at;     // byte offset of the stage from the first one
 };
 
 // Warp w has keys 16 w and on of a tile for scores, and columns 16 w and on of each 64 for values.
-// Lane: whose products a lane has (mma_consumer.cuh and wgmma_consumer.cuh have one each). Self: how they are
-// multiplied.
+// Lane maps the accumulators of a lane to heads, keys and columns (mma_consumer.cuh and wgmma_consumer.cuh
+// have one each). Self is the derived class, which multiplies.
 template <class Shape, class Lane, class Self>
 class Consumer {
 public:
@@ -25,10 +26,10 @@ public:
     float o[8][kProducts];   // sums of weights times values, of columns 64 m and on
     float sum[Lane::heads];  // of the weights of the lane's keys; -0.f: no key seen
 
-    __device__ uint32_t own() const { return own_; }
+    __device__ uint32_t group_smem() const { return group_smem_; }
     // Shared memory of the first warpgroup if two take tiles in turn: it holds what both need.
-    __device__ uint32_t shared_own() const {
-        return Shape::tile_groups == 1 ? own_ : group_at<Shape>(base_, 0);
+    __device__ uint32_t first_group_smem() const {
+        return Shape::tile_groups == 1 ? group_smem_ : group_at<Shape>(base_, 0);
     }
     __device__ uint32_t group() const { return group_; }
     __device__ int barrier() const { return barrier_; }
@@ -37,7 +38,7 @@ public:
     // The lane's first column of each 64.
     __device__ int column() const { return 16 * int(warp_) + Lane::first_column(int(lane_)); }
     // Whether this lane writes the values of a head for all lanes that have the head.
-    __device__ bool speaks_for_heads() const {
+    __device__ bool is_first_lane_of_heads() const {
         return (lane_ & (2 * Lane::last_step - Lane::first_step)) == 0;
     }
     __device__ float largest_of(int j) const {
@@ -46,29 +47,29 @@ public:
 
     __device__ void attend(int tiles) {
 #pragma unroll 1
-        for (uint32_t tile = group_, turn = 0; int(tile) < tiles; tile += Shape::tile_groups, ++turn) {
-            const uint32_t stage = tile % kStages;
-            const Tile own = {turn, stage, stage * kKeys * kPitch};
-            wait_for_records(tile);
+        for (uint32_t number = group_, turn = 0; int(number) < tiles; number += Shape::tile_groups, ++turn) {
+            const uint32_t stage = number % kStages;
+            const Tile tile = {turn, stage, stage * kKeys * kPitch};
+            wait_for_records(number);
             float s[kProducts];
-            self().score(own, s);
+            self().score(tile, s);
             const uint2 valid = cuda::load_shared_2(base_ + offsetof(Shared, valid) + 8 * stage);
             mask(valid, s);
-            weigh_tile(own, s, (valid.x | valid.y) != 0);
-            if (is_out_of_range(turn)) add_out_of_range_values(own);
-            else self().add_values(own);
+            weigh_tile(tile, s, (valid.x | valid.y) != 0);
+            if (is_out_of_range(turn)) add_out_of_range_values(tile);
+            else self().add_values(tile);
         }
     }
 
 protected:
     using Shared = Smem<Shape>;
-    using Own = GroupSmem<Shape>;
+    using Group = GroupSmem<Shape>;
     static constexpr uint32_t kPitch = Shape::pitch, kStages = Shape::stages;
 
     // group: which of the block's consumer warpgroups
     __device__ Consumer(uint32_t base, uint32_t group)
         : base_(base),
-          own_(group_at<Shape>(base, group)),
+          group_smem_(group_at<Shape>(base, group)),
           queries_(queries_at<Shape>(base, group)),
           group_(Shape::tile_groups == 1 ? 0 : group),
           barrier_(kConsumerBarrier + (Shape::groups == 1 ? 0 : 3 * int(group))),
@@ -109,17 +110,18 @@ protected:
     }
     // Weights of columns 128 g and on, or of a tile whose weights have no scales.
     __device__ uint32_t weights(uint32_t place) const {
-        return own_ + uint32_t(offsetof(Own, weights)) + place * Shape::query_tile;
+        return group_smem_ + uint32_t(offsetof(Group, weights)) + place * Shape::query_tile;
     }
     // Returns the address of the unit of the lane's head j. Its first head or the step is even: places add.
     __device__ uint32_t unit_at(int j) const {
-        return raw::unit_at<Shape>(own_, uint32_t(first_head())) + place_of(uint32_t(Lane::head_step(j)));
+        return raw::unit_at<Shape>(group_smem_, uint32_t(first_head())) +
+               offset_of_head(uint32_t(Lane::head_step(j)));
     }
     // For the epilogue, too.
     __device__ void publish_peaks(const float (&peak)[Lane::heads]) const {
-        if (warp_ == 0 && speaks_for_heads())
+        if (warp_ == 0 && is_first_lane_of_heads())
 #pragma unroll
-            for (int j = 0; j < Lane::heads; ++j) cuda::store_shared(unit_at(j) + 8, peak[j]);
+            for (int j = 0; j < Lane::heads; ++j) cuda::store_shared(unit_at(j) + kPeakAfterUnit, peak[j]);
     }
     // A warp has read a tile for the last time.
     __device__ void release(uint32_t stage) const {
@@ -127,7 +129,7 @@ protected:
         if (lane_ == 0) cuda::mbarrier_arrive(base_ + offsetof(Shared, empty) + 8 * stage);
     }
 
-    const uint32_t base_, own_, queries_;
+    const uint32_t base_, group_smem_, queries_;
     const uint32_t group_;  // of those that take tiles in turn
     const int barrier_;
     const uint32_t lane_, warp_;
@@ -163,14 +165,14 @@ private:
         for (uint32_t r = 0; r < 2; ++r) {
             const float scale = cuda::load_shared_f32(scales + 8 * r * kPitch);
             if (!((scale >= kLeastScale && scale <= kMostScale) || scale == 0))
-                cuda::store_shared(own_ + offsetof(Own, out_of_range_tile) + 4 * (tile.turn & 1),
+                cuda::store_shared(group_smem_ + offsetof(Group, out_of_range_tile) + 4 * (tile.turn & 1),
                                    tile.turn + 1);
         }
     }
     // A scale of the tile is out of range.
     __device__ bool is_out_of_range(uint32_t turn) const {
-        return Shape::scaled &&
-               cuda::load_shared(own_ + offsetof(Own, out_of_range_tile) + 4 * (turn & 1)) == turn + 1;
+        return Shape::scaled && cuda::load_shared(group_smem_ + offsetof(Group, out_of_range_tile) +
+                                                  4 * (turn & 1)) == turn + 1;
     }
     // Holes weigh nothing.
     __device__ void mask(const uint2& valid, float (&s)[kProducts]) const {
@@ -208,7 +210,7 @@ private:
     }
     // Peaks from the scores of a tile, of the heads that need it; accumulators and sums follow.
     __device__ void raise_peaks(const float (&s)[kProducts]) {
-        const uint32_t most = own_ + uint32_t(offsetof(Own, most)) + 4 * uint32_t(first_head());
+        const uint32_t most = group_smem_ + uint32_t(offsetof(Group, most)) + 4 * uint32_t(first_head());
         float peak[Lane::heads];
 #pragma unroll
         for (int j = 0; j < Lane::heads; ++j) {
@@ -216,7 +218,7 @@ private:
 #pragma unroll
             for (int step = Lane::first_step; step <= Lane::last_step; step *= 2)
                 peak[j] = cuda::max_nan(peak[j], __shfl_xor_sync(~0u, peak[j], step));
-            if (speaks_for_heads())
+            if (is_first_lane_of_heads())
                 cuda::store_shared(most + warp_ * (4 * Shape::heads) + 4 * Lane::head_step(j), peak[j]);
         }
         cuda::named_barrier<kWarpgroup>(barrier_);

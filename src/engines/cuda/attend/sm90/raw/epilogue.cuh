@@ -6,19 +6,20 @@
 
 namespace smla::cuda_attend::sm90::raw {
 
-// Epilogue of one block. `Of` is the class of the consumers.
-template <class Shape, class Of>
+// Epilogue of one block.
+template <class Shape, class Consumer>
 class Epilogue {
-    using Own = GroupSmem<Shape>;
-    using Lane = typename Of::Lanes;
+    using Group = GroupSmem<Shape>;
+    using Lane = typename Consumer::Lanes;
 
 public:
-    __device__ Epilogue(const Arguments& args, const Tasks& tasks, const Task& task, Of& of, uint32_t base)
+    __device__ Epilogue(const Arguments& args, const Tasks& tasks, const Task& task, Consumer& consumer,
+                        uint32_t base)
         : args_(args),
           tasks_(tasks),
           task_(task),
-          of_(of),
-          own_(of.own()),
+          consumer_(consumer),
+          group_smem_(consumer.group_smem()),
           rows_(base + offsetof(Smem<Shape>, records)) {}
 
     // A call of few tokens runs this code once and waits for its instructions, so it is short. Results of one
@@ -28,9 +29,9 @@ public:
         if (Shape::tile_groups > 1) join();
         if (tasks_.splits() > 1) return store_split();
         if (Shape::tile_groups == 1) store_sums();
-        wait();  // and nobody reads records any more
+        wait();  // and nobody reads records any received
         if (writes_statistics())
-            cuda::store_shared(factors() + 4 * thread(), finish_head(uint32_t(thread())));
+            cuda::store_shared(factors() + 4 * thread(), store_head_statistics(uint32_t(thread())));
         if (Shape::groups > 1) return store_pairs();
         store_rows();
         wait();
@@ -46,42 +47,45 @@ public:
 private:
     __device__ static int thread() { return int(threadIdx.x) % kWarpgroup; }
     __device__ int64_t row_of(int head) const { return int64_t(task_.partial) * args_.q.shape[1] + head; }
-    __device__ uint32_t factors() const { return of_.shared_own() + uint32_t(offsetof(Own, factors)); }
-    __device__ bool writes_statistics() const { return of_.group() == 0 && thread() < Shape::heads; }
+    __device__ uint32_t factors() const {
+        return consumer_.first_group_smem() + uint32_t(offsetof(Group, factors));
+    }
+    __device__ bool writes_statistics() const { return consumer_.group() == 0 && thread() < Shape::heads; }
     // For all that have sums of the block's heads.
     __device__ void wait() const {
-        if constexpr (Shape::tile_groups == 1) cuda::named_barrier<kWarpgroup>(of_.barrier());
+        if constexpr (Shape::tile_groups == 1) cuda::named_barrier<kWarpgroup>(consumer_.barrier());
         else cuda::named_barrier<Shape::consumers>(kJoinBarrier);
     }
 
     __device__ void store_sums() const {
 #pragma unroll
         for (int j = 0; j < Lane::heads; ++j) {
-            float sum = of_.sum[j], most = of_.largest_of(j);
+            float sum = consumer_.sum[j], most = consumer_.largest_of(j);
 #pragma unroll
             for (int step = Lane::first_step; step < 2 * Lane::last_step; step *= 2) {
                 sum += __shfl_xor_sync(~0u, sum, step);
                 most = cuda::max_nan(most, __shfl_xor_sync(~0u, most, step));
             }
-            if (!of_.speaks_for_heads()) continue;
-            const uint32_t at = own_ + of_.warp() * (4 * Shape::heads) + 4 * uint32_t(Lane::head_step(j)) +
-                                4 * uint32_t(of_.first_head());
-            cuda::store_shared(at + offsetof(Own, sums), sum);
-            cuda::store_shared(at + offsetof(Own, most), most);
+            if (!consumer_.is_first_lane_of_heads()) continue;
+            const uint32_t at = group_smem_ + consumer_.warp() * (4 * Shape::heads) +
+                                4 * uint32_t(Lane::head_step(j)) + 4 * uint32_t(consumer_.first_head());
+            cuda::store_shared(at + offsetof(Group, sums), sum);
+            cuda::store_shared(at + offsetof(Group, most), most);
         }
     }
     // Adds up two warpgroups that took tiles in turn: each keeps half of the columns, as its first four
     // groups of 64, adds the other's sums to them and hands over its own sums of the other half.
     __device__ void join() const {
         store_sums();
-        wait();  // peaks and sums of both are there, and nobody reads records any more
-        const bool second = of_.group() == 1;
-        const uint32_t at = rows_ + 16 * uint32_t(thread()), given = second ? 0 : kJoined,
-                       taken = kJoined - given;
+        wait();  // peaks and sums of both are there, and nobody reads records any received
+        const bool second = consumer_.group() == 1;
+        const uint32_t at = rows_ + 16 * uint32_t(thread()), sent_at = second ? 0 : kJoined,
+                       received_at = kJoined - sent_at;
         float factor[Lane::heads];
 #pragma unroll
         for (int j = 0; j < Lane::heads; ++j)
-            factor[j] = share_of(uint32_t(of_.first_head() + Lane::head_step(j)), of_.group());
+            factor[j] = rescale_to_joined_peak(uint32_t(consumer_.first_head() + Lane::head_step(j)),
+                                               consumer_.group());
 #pragma unroll
         for (int n = 0; n < Shape::pairs; ++n)
 #pragma unroll
@@ -90,12 +94,12 @@ private:
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
                     const int i = 4 * n + e;
-                    const float by = factor[Lane::head_of(i)], low = of_.o[m][i] * by,
-                                high = of_.o[m + kHalf][i] * by;
-                    of_.o[m][i] = second ? high : low;
+                    const float by = factor[Lane::head_of(i)], low = consumer_.o[m][i] * by,
+                                high = consumer_.o[m + kHalf][i] * by;
+                    consumer_.o[m][i] = second ? high : low;
                     other[e] = second ? low : high;
                 }
-                cuda::store_shared(at + given + kPart * uint32_t(n * kHalf + m),
+                cuda::store_shared(at + sent_at + kPart * uint32_t(n * kHalf + m),
                                    make_uint4(__float_as_uint(other[0]), __float_as_uint(other[1]),
                                               __float_as_uint(other[2]), __float_as_uint(other[3])));
             }
@@ -104,23 +108,24 @@ private:
         for (int n = 0; n < Shape::pairs; ++n)
 #pragma unroll
             for (int m = 0; m < kHalf; ++m) {
-                const uint4 more = cuda::load_shared_4(at + taken + kPart * uint32_t(n * kHalf + m));
-                of_.o[m][4 * n] += __uint_as_float(more.x);
-                of_.o[m][4 * n + 1] += __uint_as_float(more.y);
-                of_.o[m][4 * n + 2] += __uint_as_float(more.z);
-                of_.o[m][4 * n + 3] += __uint_as_float(more.w);
+                const uint4 received =
+                    cuda::load_shared_4(at + received_at + kPart * uint32_t(n * kHalf + m));
+                consumer_.o[m][4 * n] += __uint_as_float(received.x);
+                consumer_.o[m][4 * n + 1] += __uint_as_float(received.y);
+                consumer_.o[m][4 * n + 2] += __uint_as_float(received.z);
+                consumer_.o[m][4 * n + 3] += __uint_as_float(received.w);
             }
     }
     __device__ float peak_of(uint32_t in_block, uint32_t group) const {
-        const uint32_t own = of_.shared_own() + group * uint32_t(sizeof(Own));
-        return cuda::load_shared_f32(unit_at<Shape>(own, in_block) + 8);
+        const uint32_t smem = consumer_.first_group_smem() + group * uint32_t(sizeof(Group));
+        return cuda::load_shared_f32(unit_at<Shape>(smem, in_block) + kPeakAfterUnit);
     }
     __device__ float joined_peak(uint32_t in_block) const {
         const float first = peak_of(in_block, 0);
         return Shape::tile_groups == 1 ? first : cuda::max_nan(first, peak_of(in_block, 1));
     }
-    // What a warpgroup's sums for a head are multiplied with.
-    __device__ float share_of(uint32_t in_block, uint32_t group) const {
+    // exp2(peak of a warpgroup - joined peak), the factor of its sums for a head.
+    __device__ float rescale_to_joined_peak(uint32_t in_block, uint32_t group) const {
         if (Shape::tile_groups == 1) return 1;
         return cuda::exp2_fast(peak_of(in_block, group) - joined_peak(in_block));
     }
@@ -136,8 +141,8 @@ private:
 
     // Partial sums: the lanes of a head fill sectors.
     __device__ void store_split() const {
-        const float by = unit();
-        const int first = task_.head + of_.first_head();
+        const float by = cache_scale();
+        const int first = task_.head + consumer_.first_head();
         float* const to = tasks_.partials.sums + row_of(first) * kValueWidth + first_column();
 #pragma unroll
         for (int j = 0; j < Lane::heads; ++j) {
@@ -147,35 +152,37 @@ private:
                     store_run(to + Lane::head_step(j) * kValueWidth + 64 * m, m, j, by);
         }
         if (Shape::tile_groups == 1) store_sums(), wait();
-        if (writes_statistics()) finish_head(uint32_t(thread()));
+        if (writes_statistics()) store_head_statistics(uint32_t(thread()));
     }
     // The lane's neighbouring columns of a head, at once: in pairs one token took 6 % longer.
     __device__ void store_run(float* to, int m, int j, float by) const {
-        const auto value = [&](int c) { return of_.o[m][Lane::product(j, c)] * by; };
+        const auto value = [&](int c) { return consumer_.o[m][Lane::product(j, c)] * by; };
         if constexpr (Lane::run == 4)
             *reinterpret_cast<float4*>(to) = make_float4(value(0), value(1), value(2), value(3));
         else *reinterpret_cast<float2*>(to) = make_float2(value(0), value(1));
     }
     // Returns a head's statistics over the warps of one warpgroup.
-    __device__ PartialStatistics own_statistics(uint32_t own, uint32_t in_block) const {
+    __device__ PartialStatistics group_statistics(uint32_t smem, uint32_t in_block) const {
         float sum = -0.f, most = -INFINITY;
 #pragma unroll
         for (uint32_t w = 0; w < 4; ++w) {
-            const uint32_t at = own + w * (4 * Shape::heads) + 4 * in_block;
-            sum += cuda::load_shared_f32(at + offsetof(Own, sums));
-            most = cuda::max_nan(most, cuda::load_shared_f32(at + offsetof(Own, most)));
+            const uint32_t at = smem + w * (4 * Shape::heads) + 4 * in_block;
+            sum += cuda::load_shared_f32(at + offsetof(Group, sums));
+            most = cuda::max_nan(most, cuda::load_shared_f32(at + offsetof(Group, most)));
         }
-        const uint32_t of = unit_at<Shape>(own, in_block);
-        const float peak2 = cuda::load_shared_f32(of + 8);
-        return {peak2 == kNoPeak ? -INFINITY : peak2, sum, most * cuda::load_shared_f32(of),
+        const uint32_t unit_address = unit_at<Shape>(smem, in_block);
+        const float peak2 = cuda::load_shared_f32(unit_address + kPeakAfterUnit);
+        return {peak2 == kNoPeak ? -INFINITY : peak2, sum, most * cuda::load_shared_f32(unit_address),
                 __float_as_uint(sum) != 0x80000000u ? 1.f : 0.f};
     }
     // Returns a head's statistics over the block.
     __device__ PartialStatistics statistics_of(uint32_t in_block) const {
-        PartialStatistics first = own_statistics(of_.shared_own(), in_block);
+        PartialStatistics first = group_statistics(consumer_.first_group_smem(), in_block);
         if (Shape::tile_groups == 1) return first;
-        const PartialStatistics second = own_statistics(of_.shared_own() + uint32_t(sizeof(Own)), in_block);
-        first.sum = share_of(in_block, 0) * first.sum + share_of(in_block, 1) * second.sum;
+        const PartialStatistics second =
+            group_statistics(consumer_.first_group_smem() + uint32_t(sizeof(Group)), in_block);
+        first.sum = rescale_to_joined_peak(in_block, 0) * first.sum +
+                    rescale_to_joined_peak(in_block, 1) * second.sum;
         first.peak2 = cuda::max_nan(first.peak2, second.peak2);
         first.largest2 = cuda::max_nan(first.largest2, second.largest2);
         first.any += second.any;
@@ -183,24 +190,28 @@ private:
     }
     // Writes a head's statistics and returns the factor of its output row; 0 for a split, whose sums are
     // stored.
-    __device__ float finish_head(uint32_t in_block) const {
+    __device__ float store_head_statistics(uint32_t in_block) const {
         const int head = task_.head + int(in_block);
         if (head >= int(args_.q.shape[1])) return 0;
-        const PartialStatistics own = statistics_of(in_block);
+        const PartialStatistics head_statistics = statistics_of(in_block);
         if (tasks_.splits() > 1) {
-            tasks_.partials.statistics[row_of(head)] = own;
+            tasks_.partials.statistics[row_of(head)] = head_statistics;
             return 0;
         }
         Totals totals = {0.f, -INFINITY};
-        if (own.any != 0) totals = finish(own.peak2 * kLn2, own.sum, sink_of(args_, head));
+        if (head_statistics.any != 0)
+            totals = finish(head_statistics.peak2 * kLn2, head_statistics.sum, sink_of(args_, head));
         store_statistics(args_, task_.token, head, totals.lse,
-                         own.any != 0 ? own.largest2 * kLn2 : -INFINITY);
-        return totals.factor == 0 ? 0 : totals.factor * unit();
+                         head_statistics.any != 0 ? head_statistics.largest2 * kLn2 : -INFINITY);
+        return totals.factor == 0 ? 0 : totals.factor * cache_scale();
     }
-    // Returns the unit of the multiplied values: the cache's scale, unless the weights contain scales.
-    __device__ float unit() const { return Shape::scaled ? 1.f : args_.sources[0].cache.tensor_scale(); }
+    // The scale of the multiplied values; 1 if the weights contain the scales.
+    __device__ float cache_scale() const {
+        return Shape::scaled ? 1.f : args_.sources[0].cache.tensor_scale();
+    }
     __device__ void store_rows() const {
-        const uint32_t to = rows_ + uint32_t(of_.first_head()) * kRowPitch + 4 * uint32_t(first_column());
+        const uint32_t to =
+            rows_ + uint32_t(consumer_.first_head()) * kRowPitch + 4 * uint32_t(first_column());
 #pragma unroll
         for (int j = 0; j < Lane::heads; ++j)
 #pragma unroll
@@ -208,8 +219,8 @@ private:
 #pragma unroll
                 for (int c = 0; c < Lane::run; c += 2)
                     cuda::store_shared(to + uint32_t(Lane::head_step(j)) * kRowPitch + 256 * m + 4 * c,
-                                       make_uint2(__float_as_uint(of_.o[m][Lane::product(j, c)]),
-                                                  __float_as_uint(of_.o[m][Lane::product(j, c + 1)])));
+                                       make_uint2(__float_as_uint(consumer_.o[m][Lane::product(j, c)]),
+                                                  __float_as_uint(consumer_.o[m][Lane::product(j, c + 1)])));
     }
     __device__ void store(int head, int column, const float4& four) const {
         const int64_t at = cuda::element(args_.out, task_.token, head) + column;
@@ -225,7 +236,7 @@ private:
     // From registers, two columns at a time: there is no room for the rows of two warpgroups.
     __device__ void store_pairs() const {
         wait();
-        const int first = of_.first_head();
+        const int first = consumer_.first_head();
 #pragma unroll
         for (int j = 0; j < Lane::heads; ++j) {
             const int in_block = first + Lane::head_step(j), head = task_.head + in_block;
@@ -237,14 +248,14 @@ private:
         }
     }
     __device__ void store_out(int64_t at, int m, int j, float factor) const {
-        store_pair(args_.out, at, of_.o[m][Lane::product(j, 0)] * factor,
-                   of_.o[m][Lane::product(j, 1)] * factor);
+        store_pair(args_.out, at, consumer_.o[m][Lane::product(j, 0)] * factor,
+                   consumer_.o[m][Lane::product(j, 1)] * factor);
         if constexpr (Lane::run == 4)
-            store_pair(args_.out, at + 2, of_.o[m][Lane::product(j, 2)] * factor,
-                       of_.o[m][Lane::product(j, 3)] * factor);
+            store_pair(args_.out, at + 2, consumer_.o[m][Lane::product(j, 2)] * factor,
+                       consumer_.o[m][Lane::product(j, 3)] * factor);
     }
     // Returns the first of the lane's columns.
-    __device__ int first_column() const { return int(of_.group()) * 64 * kHalf + of_.column(); }
+    __device__ int first_column() const { return int(consumer_.group()) * 64 * kHalf + consumer_.column(); }
 
     // Groups of 64 columns: half of all, and those that a warpgroup stores.
     static constexpr int kHalf = 4, kColumns = 8 / Shape::tile_groups;
@@ -252,12 +263,12 @@ private:
     static constexpr uint32_t kPart = 16 * kWarpgroup, kJoined = kPart * kHalf * Shape::pairs;
     static_assert(Shape::tile_groups == 1 || 2 * kJoined <= sizeof(Smem<Shape>::records));
     static constexpr uint32_t kRowPitch = 4 * kValueWidth + 32;  // rows h and h + 2: other banks
-    static_assert(Shape::head_groups > 1 || Shape::heads * kRowPitch <= sizeof(Smem<Shape>::records));
+    static_assert(Shape::head_parts > 1 || Shape::heads * kRowPitch <= sizeof(Smem<Shape>::records));
     const Arguments& args_;
     const Tasks& tasks_;
     const Task& task_;
-    Of& of_;
-    const uint32_t own_, rows_;
+    Consumer& consumer_;
+    const uint32_t group_smem_, rows_;
 };
 
 }  // namespace smla::cuda_attend::sm90::raw

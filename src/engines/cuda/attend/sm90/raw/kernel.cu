@@ -41,7 +41,6 @@
 //           blocks, or two warpgroups, fill each other's gaps.
 // Results   docs/kernels/cuda_attend.md.
 #include "engines/cuda/attend/arguments.cuh"
-#include "engines/cuda/attend/sm90/launch.h"
 #include "engines/cuda/attend/sm90/raw/epilogue.cuh"
 #include "engines/cuda/attend/sm90/raw/mma_consumer.cuh"
 #include "engines/cuda/attend/sm90/raw/producer.cuh"
@@ -64,7 +63,7 @@ __device__ void init(uint32_t base) {
         cuda::mbarrier_init(base + offsetof(Smem<Shape>, full) + 8 * i, kProducerWarps);
     for (uint32_t stage = 0; stage < Shape::stages; ++stage)
         cuda::mbarrier_init(base + offsetof(Smem<Shape>, empty) + 8 * stage,
-                            Shape::head_groups * kWarpgroup / 32);
+                            Shape::head_parts * kWarpgroup / 32);
     for (uint32_t group = 0; group < Shape::groups; ++group)
         cuda::store_shared(
             group_at<Shape>(base, group) + uint32_t(offsetof(GroupSmem<Shape>, out_of_range_tile)),
@@ -95,7 +94,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::resident)
     }
     cuda::raise_registers<Shape::consumer_registers>();
     const uint32_t group = Shape::groups == 1 ? 0 : __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
-    const int first_head = Shape::head_groups == 1 ? 0 : Shape::heads * int(group);
+    const int first_head = Shape::head_parts == 1 ? 0 : Shape::heads * int(group);
     const float key_unit = Shape::scaled ? 1.f : args.sources[0].cache.tensor_scale();
     Queries<Shape>(args, queries_at<Shape>(base, group),
                    group_at<Shape>(base, Shape::tile_groups == 1 ? group : 0), task.token,
@@ -121,7 +120,7 @@ template <smla_format Format>
 void launch_heads(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
                   const KeySources& keys, const Env& env) {
     const int heads = schedule.shape->heads;
-    if (heads == kHeads) launch_shape<Shape<Format, kHeads, 1>>(args, tasks, keys, env);
+    if (heads == kManyHeads) launch_shape<Shape<Format, kManyHeads, 1>>(args, tasks, keys, env);
     else if (heads == kSomeHeads) launch_shape<Shape<Format, kSomeHeads, 2>>(args, tasks, keys, env);
     else if (schedule.shape->warpgroups == 2)
         launch_shape<Shape<Format, kFewHeads, 2>>(args, tasks, keys, env);
@@ -138,7 +137,8 @@ void launch_raw(const smla_attend_args& args, const Schedule& schedule, const Ta
         case SMLA_FP8_656: return raw::launch_heads<SMLA_FP8_656>(args, schedule, tasks, keys, env);
         case SMLA_FP8_528: return raw::launch_heads<SMLA_FP8_528>(args, schedule, tasks, keys, env);
         case SMLA_FP8_576: return raw::launch_heads<SMLA_FP8_576>(args, schedule, tasks, keys, env);
-        default: return raw::launch_heads<SMLA_FP8_512>(args, schedule, tasks, keys, env);
+        default:  // SMLA_FP8_512
+            return raw::launch_heads<SMLA_FP8_512>(args, schedule, tasks, keys, env);
     }
 }
 

@@ -37,7 +37,7 @@ public:
             if (lane() < kEach && place == kHole) clear(to);
             __syncwarp();
             if (lane() == 0) {
-                store_valid(base_ + offsetof(Shared, valid) + 8 * stage + 2 * warp_, uint16_t(valid));
+                cuda::store_shared(base_ + offsetof(Shared, valid) + 8 * stage + 2 * warp_, uint16_t(valid));
                 cuda::mbarrier_arrive_expect(full, __popc(valid) * Shape::record);
             }
             __syncwarp();
@@ -48,9 +48,6 @@ public:
 private:
     static constexpr uint32_t kEach = kKeys / kProducerWarps;
     static __device__ uint32_t lane() { return threadIdx.x % 32; }
-    static __device__ void store_valid(uint32_t at, uint16_t bits) {
-        asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"(bits) : "memory");
-    }
 
     // Starts to load the row number of the next tile; -1 past the end of the list.
     __device__ int next() {

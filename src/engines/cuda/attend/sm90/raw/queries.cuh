@@ -12,19 +12,20 @@ namespace smla::cuda_attend::sm90::raw {
 // (consumer.cuh).
 template <class Shape>
 class Queries {
-    using Own = GroupSmem<Shape>;
+    using Group = GroupSmem<Shape>;
     static constexpr int kWarps = kWarpgroup / 32 * Shape::tile_groups;
 
 public:
-    // to, own: where the queries go, and the (first) warpgroup. scale_log2: of the softmax.
-    __device__ Queries(const Arguments& args, uint32_t to, uint32_t own, int token, int head,
+    // to: shared address of the queries. group: that of the first consumer warpgroup which uses them.
+    // scale_log2: softmax scale times log2(e).
+    __device__ Queries(const Arguments& args, uint32_t to, uint32_t group, int token, int head,
                        float scale_log2)
-        : args_(args), to_(to), own_(own), token_(token), head_(head), scale_log2_(scale_log2) {}
+        : args_(args), to_(to), group_(group), token_(token), head_(head), scale_log2_(scale_log2) {}
 
     __device__ void load() const {
 #pragma unroll 1
         for (int first = int(threadIdx.x / 32 % kWarps) * 4; first < Shape::heads; first += 4 * kWarps)
-            four(first);
+            load_four_heads(first);
         cuda::fence_async_proxy();
     }
 
@@ -34,11 +35,11 @@ private:
     __device__ const uint16_t* row(int head) const {
         return static_cast<const uint16_t*>(args_.q.data) + cuda::element(args_.q, token_, head_ + head);
     }
-    __device__ bool real(int head) const { return head_ + head < int(args_.q.shape[1]); }
-    static __device__ uint4 load_16(const uint16_t* from, bool real) {
-        return real ? __ldg(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
+    __device__ bool has_head(int head) const { return head_ + head < int(args_.q.shape[1]); }
+    static __device__ uint4 load_16(const uint16_t* from, bool present) {
+        return present ? __ldg(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
     }
-    static __device__ uint32_t most(uint32_t so_far, const uint4& words) {
+    static __device__ uint32_t max_magnitude(uint32_t so_far, const uint4& words) {
         for (const uint32_t pair : {words.x, words.y, words.z, words.w})
             so_far = cuda::max_magnitude_bf16(so_far, pair);
         return so_far;
@@ -48,21 +49,21 @@ private:
                               __uint_as_float(pair & 0xffff0000u) * factor);
     }
 
-    __device__ void four(int first) const {
+    __device__ void load_four_heads(int first) const {
         uint4 codes[4][2], last = {};
 #pragma unroll
         for (int i = 0; i < 4; ++i)
 #pragma unroll
             for (int j = 0; j < 2; ++j)
-                codes[i][j] = load_16(row(first + i) + 16 * lane() + 8 * j, real(first + i));
+                codes[i][j] = load_16(row(first + i) + 16 * lane() + 8 * j, has_head(first + i));
         const int last_head = first + int(lane() / 8);
-        if (kWide) last = load_16(row(last_head) + 512 + 8 * (lane() % 8), real(last_head));
+        if (kWide) last = load_16(row(last_head) + 512 + 8 * (lane() % 8), has_head(last_head));
         float of_last = 1;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const bool mine = lane() / 8 == uint32_t(i);
-            uint32_t largest = most(most(0, codes[i][0]), codes[i][1]);
-            if (kWide && mine) largest = most(largest, last);
+            uint32_t largest = max_magnitude(max_magnitude(0, codes[i][0]), codes[i][1]);
+            if (kWide && mine) largest = max_magnitude(largest, last);
             // biased; at least that of 2^-100, as 2^14 / largest must be an f32
             const uint32_t exponent =
                 max(__reduce_max_sync(~0u, max(largest >> 16, largest & 0xffff)) >> 7, 27u);
@@ -70,10 +71,10 @@ private:
             if (mine) of_last = factor;
             if (lane() == 0) {
                 const float unit = __uint_as_float((exponent - 14) << 23) * scale_log2_;
-                uint32_t to = unit_at<Shape>(own_, uint32_t(first + i));
+                uint32_t to = unit_at<Shape>(group_, uint32_t(first + i));
 #pragma unroll
-                for (int g = 0; g < Shape::tile_groups; ++g, to += uint32_t(sizeof(Own)))
-                    cuda::store_shared(to, unit), cuda::store_shared(to + 8, kNoPeak);
+                for (int g = 0; g < Shape::tile_groups; ++g, to += uint32_t(sizeof(Group)))
+                    cuda::store_shared(to, unit), cuda::store_shared(to + kPeakAfterUnit, kNoPeak);
             }
             store_codes(first + i, codes[i], factor);
         }
@@ -111,7 +112,7 @@ private:
 
     static constexpr bool kWide = Shape::query_tiles == 9;
     const Arguments& args_;
-    const uint32_t to_, own_;
+    const uint32_t to_, group_;
     const int token_, head_;
     const float scale_log2_;
 };

@@ -26,9 +26,9 @@ template <class Shape>
 class WgmmaConsumer : public Consumer<Shape, WgmmaLane, WgmmaConsumer<Shape>> {
     using Base = Consumer<Shape, WgmmaLane, WgmmaConsumer>;
     friend Base;
-    using Base::barrier_, Base::own_, Base::queries_, Base::lane_, Base::warp_, Base::kPitch;
+    using Base::barrier_, Base::group_smem_, Base::queries_, Base::lane_, Base::warp_, Base::kPitch;
     using Base::kProducts;
-    using typename Base::Own;
+    using typename Base::Group;
     static_assert(Shape::heads == 32);
     static constexpr int kPairs = Shape::pairs;
 
@@ -39,7 +39,7 @@ public:
 
 private:
     __device__ float unit_of(int j) const { return cuda::load_shared_f32(this->unit_at(j)); }
-    __device__ float peak_of(int j) const { return cuda::load_shared_f32(this->unit_at(j) + 8); }
+    __device__ float peak_of(int j) const { return cuda::load_shared_f32(this->unit_at(j) + kPeakAfterUnit); }
     __device__ void set_peaks(const float (&peak)[WgmmaLane::heads]) {
         cuda::named_barrier<kWarpgroup>(barrier_);  // all have read the peaks before
         this->publish_peaks(peak);
@@ -71,16 +71,16 @@ private:
         if (kRope) cuda::wgmma_wait<1>();
 #pragma unroll
         for (uint32_t b = 0; b < kBatches; ++b) {
-            uint32_t(&own)[8] = a[b % 2];
+            uint32_t(&operand)[8] = a[b % 2];
 #pragma unroll
             for (uint32_t k = 0; k < 2; ++k) {
-                cuda::e4m3_to_f16(codes[b % 2][2 * k], own[4 * k], own[4 * k + 2]);
-                cuda::e4m3_to_f16(codes[b % 2][2 * k + 1], own[4 * k + 1], own[4 * k + 3]);
+                cuda::e4m3_to_f16(codes[b % 2][2 * k], operand[4 * k], operand[4 * k + 2]);
+                cuda::e4m3_to_f16(codes[b % 2][2 * k + 1], operand[4 * k + 1], operand[4 * k + 3]);
             }
             if (b + 2 < kBatches) this->load_codes(at, b + 2, codes[b % 2]);
             const uint64_t q = cuda::advanced(queries, b / 2 * Shape::query_tile + b % 2 * 64);
-            if (Shape::scaled) multiply<cuda::Half::f16>(group[b / 4 % 2], own, q, b % 4 == 0);
-            else multiply<cuda::Half::f16>(s, own, q, b == 0);
+            if (Shape::scaled) multiply<cuda::Half::f16>(group[b / 4 % 2], operand, q, b % 4 == 0);
+            else multiply<cuda::Half::f16>(s, operand, q, b == 0);
             if (b + 1 < kBatches) cuda::wgmma_wait<1>();
             if (Shape::scaled && b >= 4 && b % 4 == 0)
                 add_group(scales, b / 4 - 1, group[(b / 4 - 1) % 2], s);
@@ -121,7 +121,7 @@ private:
     template <cuda::Half Type>
     __device__ bool weigh(const Tile& tile, const float (&s)[kProducts],
                           float (&added)[WgmmaLane::heads]) const {
-        const uint32_t heads = own_ + offsetof(Own, heads) + 16 * (lane_ % 4);
+        const uint32_t heads = group_smem_ + offsetof(Group, heads) + 16 * (lane_ % 4);
         float w[kPairs][4], most = 0;
 #pragma unroll
         for (int n = 0; n < kPairs; ++n) {
@@ -174,17 +174,18 @@ private:
         for (uint32_t m = 0; m < 8; ++m) {
             const uint64_t of_columns =
                 cuda::advanced(weights, Shape::scaled ? m / 2 * Shape::query_tile : 0);
-            uint32_t(&own)[16] = a[m % 2];
+            uint32_t(&operand)[16] = a[m % 2];
 #pragma unroll
             for (uint32_t k = 0; k < 4; ++k) {
-                this->convert(codes[k / 2][k % 2 * 2], own[4 * k], own[4 * k + 1]);
-                this->convert(codes[k / 2][k % 2 * 2 + 1], own[4 * k + 2], own[4 * k + 3]);
+                this->convert(codes[k / 2][k % 2 * 2], operand[4 * k], operand[4 * k + 1]);
+                this->convert(codes[k / 2][k % 2 * 2 + 1], operand[4 * k + 2], operand[4 * k + 3]);
             }
             if (m < 7) this->load_values(tile.at, m + 1, codes);
             cuda::wgmma_fence();
 #pragma unroll
             for (uint32_t k = 0; k < 4; ++k)
-                cuda::wgmma_few<cuda::Half::f16>(o[m], own + 4 * k, cuda::advanced(of_columns, 32 * k), true);
+                cuda::wgmma_few<cuda::Half::f16>(o[m], operand + 4 * k, cuda::advanced(of_columns, 32 * k),
+                                                 true);
             cuda::wgmma_commit();
             if (m < 7) cuda::wgmma_wait<1>();
         }
