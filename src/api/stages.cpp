@@ -212,6 +212,7 @@ smla_status smla_check_stage(smla_context* context, smla_stage stage, const void
     });
 }
 
+// smla_norm, smla_rope, smla_project, ... smla_attend, smla_merge, ...: one function per stage.
 #define SMLA_CALL(name, args_type)                                                                  \
     smla_status smla_##name(smla_context* context, const args_type* args, smla_workspace workspace, \
                             smla_stream stream) {                                                   \

@@ -94,21 +94,13 @@ smla_attend_source rows_of(Runner& run, const StepBatch& batch, const CacheGroup
     return source;
 }
 
-Tensor tokens_of(const Tensor& tensor, int64_t begin, int64_t end) {
-    return present(tensor) ? slice(tensor, 0, begin, end) : tensor;
-}
-
 // Decodes and prefill chunks attend in separate calls, as captured graphs and kernels tuned for one query
 // length need. The sizing pass sizes one call over all tokens; no part takes more.
 void attend_in_parts(Runner& run, const StepBatch& batch, const smla_attend_args& whole) {
     if (batch.parts.empty() || run.sizing()) return run.run<Stage::attend>(whole);
     for (size_t i = 0; i + 1 < batch.parts.size(); ++i) {
         const int64_t begin = batch.parts[i], end = batch.parts[i + 1];
-        smla_attend_args part = whole;
-        for (Tensor* each : {&part.q, &part.primary.rows, &part.primary.lengths, &part.extra.rows,
-                             &part.extra.lengths, &part.out, &part.lse, &part.out_positions})
-            *each = tokens_of(*each, begin, end);
-        if (begin < end) run.run<Stage::attend>(part);
+        if (begin < end) run.run<Stage::attend>(tokens_of(whole, begin, end));
     }
 }
 

@@ -202,6 +202,7 @@ template <class Isa, class Reader, Scaling S>
 bool decode_rows(const DecodeArgs& args) {
     constexpr int kAhead = 4;                                   // keys whose lines are fetched
     constexpr int kPairStep = Isa::value_vectors * Isa::lanes;  // words of a pair in a value tile
+    static_assert(Reader::tiles <= kMaxTiles);
     constexpr int kTiles = S == Scaling::product ? Reader::tiles : 0, kLast = Isa::block.last;
     const int width = std::is_same_v<Reader, PlainReader<0>> ? args.width : Reader::chunks * 64;
     const Bf16Decoder decoder;

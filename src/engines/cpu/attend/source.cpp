@@ -16,8 +16,9 @@ Source::Source(const smla_attend_args& args, const smla_attend_source& source, c
     row_bytes_ = split_ ? layout::Fp8_584::row : int(view_.format->record_bytes(view_.width));
     row_lines_ = row_bytes_ / int(kCacheLine) + 1;
     const bool tiled = view_.format->scale == ScaleKind::f32_tile;
-    tiles_ = tiled ? layout::Fp8_656::tiles : 1;
-    tile_words_ = (tiled ? layout::Fp8_656::tile : view_.width) / micro.values_per_word;
+    const int tile = tiled ? view_.format->values_per_scale : view_.width;
+    tiles_ = (tiled ? layout::Fp8_656::codes : view_.width) / tile;
+    tile_words_ = tile / micro.values_per_word;
 }
 
 int64_t Source::valid(int64_t token, int32_t* rows) const { return valid_rows(*source_, view_, token, rows); }
