@@ -2,9 +2,10 @@
  *
  * A stage call checks its arguments, chooses a kernel of the context's engine (the first one that supports
  * them, unless a later one is better for such calls), and takes scratch from the caller's workspace: it
- * allocates nothing on a device, copies nothing to the host and prints nothing. On a GPU it queues its work on `stream` and returns; it may be captured in a CUDA graph.
- * Any thread may call; a workspace serves one call at a time. T = 0 is allowed everywhere and does nothing.
- * The innermost stride of a field with SMLA_FIELD_ROWS (smla_stage_get_field) must be 1.
+ * allocates nothing on a device, copies nothing to the host and prints nothing. On a GPU it queues its work
+ * on `stream` and returns; it may be captured in a CUDA graph. Any thread may call; a workspace serves one
+ * call at a time. T = 0 is allowed everywhere and does nothing. The innermost stride of a field with
+ * SMLA_FIELD_ROWS (smla_stage_get_field) must be 1.
  *
  * Every stage call returns
  *   SMLA_INVALID_ARGUMENT      a field has the wrong type, shape, range or place; an output overlaps another
@@ -71,8 +72,8 @@ SMLA_API smla_status smla_prepare(smla_context* context, smla_stage stage, const
 
 /* Which kernel a call of these shapes takes, and why not the others: JSON text into buffer[*bytes]. *bytes
  * becomes the length with its zero, also where the buffer is too small (SMLA_INVALID_ARGUMENT); a null
- * buffer only asks for the length. Keys: stage, runs_on, candidates (a list of {kernel, refusal, lower_priority,
- * chosen}). If the context demands a kernel, no other can be chosen. */
+ * buffer only asks for the length. Keys: stage, runs_on, candidates (a list of {kernel, refusal,
+ * lower_priority, chosen}). If the context demands a kernel, no other can be chosen. */
 SMLA_API smla_status smla_explain_stage(smla_context* context, smla_stage stage, const void* args,
                                         char* buffer, size_t* bytes);
 
