@@ -206,10 +206,10 @@ def main(words):
 
 def text(document):
     """The document as JSON, one row a line."""
-    groups = document.pop("groups")
-    head = json.dumps(document, indent=1)[:-2]
+    head = json.dumps({name: value for name, value in document.items() if name != "groups"}, indent=1)[:-2]
     parts = []
-    for group in groups:
-        rows = ",\n".join("   " + json.dumps(row) for row in group.pop("rows"))
+    for group in document["groups"]:
+        rows = ",\n".join("   " + json.dumps(row) for row in group["rows"])
+        group = {name: value for name, value in group.items() if name != "rows"}
         parts.append("  " + json.dumps(group)[:-1] + ', "rows": [\n' + rows + "]}")
     return head + ',\n "groups": [\n' + ",\n".join(parts) + "]\n}\n"
