@@ -1,4 +1,4 @@
-"""The Python package, its tests and tools/peers: ruff (pinned in tests/python/requirements.txt) changes nothing."""
+"""The Python package, its tests and tools/peers: ruff (tests/python/requirements.txt) changes nothing."""
 import subprocess
 import tempfile
 from pathlib import Path

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 from conftest import ROOT
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch")
 sys.path.append(str(ROOT / "tools"))
 
 import smla  # noqa: E402
-from peers import attend, cli, index, shapes  # noqa: E402
+from peers import attend, cli, index, page, plot, shapes  # noqa: E402
 from peers.inputs import Inputs  # noqa: E402
 from peers.run import run_group  # noqa: E402
 from peers.statistics import spread  # noqa: E402
@@ -44,8 +45,8 @@ KERNELS = SimpleNamespace(
 )
 V4 = {"width": 512, "k": 16, "extra": 40, "context": 200, "extra_context": 300, "page": 32}
 ROWS = [
-    (attend.decode, flash_mla, {"batch": 3, "s_q": 2, "heads": 20, "k": 100, "context": 500}),
-    (attend.decode, flash_mla, {"batch": 3, "heads": 8, "k": 64, "context": 500, "lengths": "random"}),
+    (attend.decode, flash_mla, {"batch": 3, "s_q": 2, "heads": 20, "k": 100, "context": 130}),
+    (attend.decode, flash_mla, {"batch": 3, "heads": 8, "k": 64, "context": 130, "lengths": "random"}),
     (attend.decode, flash_mla, {"batch": 2, "heads": 8, "k": 64, "context": 80, "strided": 1}),
     (attend.decode, flash_mla, {"batch": 2, "heads": 8, "k": 64, "context": 80, "precision": "exact"}),
     (attend.decode, flash_mla, {"batch": 3, "s_q": 2, "heads": 8, "lengths": "random", **V4}),
@@ -192,3 +193,49 @@ def test_list_and_refusals():
     assert "FlashMLA's own cases" in peers("--list").stdout
     assert "no group matches 'nothing'" in peers("--list", "--groups", "nothing").stderr
     assert "wanted more than 0" in peers("--budget-seconds", "0").stderr
+
+
+DOCUMENT = {
+    "gpu": "a GPU",
+    "date": "2026-01-01",
+    "commit": "abc",
+    "versions": {"smla": "0"},
+    "method": "In turn.",
+    "groups": [
+        {"name": "up", "title": "A & B", "peer": "torch", "rows": [{"name": "x", "peer": 4, "smla": 2}]},
+        {
+            "name": "down",
+            "title": "C",
+            "peer": "torch",
+            "rows": [
+                {"name": "y", "peer": 1, "smla": 2, "wrong": ["peer"]},
+                {"name": "z", "peer": 2, "smla": 1},
+                {"name": "w", "failed": "no"},
+                {"name": "v", "peer": 1, "smla": 8},
+            ],
+        },
+    ],
+}
+
+
+def test_the_plot_shows_gains_and_losses():
+    root = ElementTree.fromstring(plot.svg(DOCUMENT))
+    bars = [each for each in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert [bar.get("class") for bar in bars] == ["faster", "slower"]
+    up, down = ((float(bar.get("x")), float(bar.get("width"))) for bar in bars)
+    one = plot.place(1)
+    assert up == pytest.approx((one, plot.place(2) - one), abs=0.2)
+    assert down == pytest.approx((plot.place(0.5), one - plot.place(0.5)), abs=0.2)
+    words = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "A & B" in words and "0.50  (0.12 to 2.00)" in words
+    assert "prefers-color-scheme: dark" in plot.svg(DOCUMENT)
+
+
+def test_the_tables_count_what_was_measured():
+    def table(head, rows):
+        return [[str(cell) for cell in row] for row in rows]
+
+    assert page.groups(DOCUMENT, table)[1] == ["PyTorch", "C", "3", "0.50", "0.12", "2.00", "2"]
+    assert page.losses(DOCUMENT, table) == [["C", "v: 0.12; y: 0.50"]]
+    assert page.wrong(DOCUMENT, table) == [["C", "y", "peer"]]
+    assert page.rows(DOCUMENT, table)[0] == ["A & B", "x", "2.00"]

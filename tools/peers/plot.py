@@ -6,7 +6,7 @@ import math
 from .statistics import summary, timed
 
 WIDTH, LEFT, RIGHT = 440, 8, 432
-ROW, TOP = 32, 64
+ROW, TOP = 28, 60
 LEAST, MOST = 0.1, 8
 TICKS = (0.1, 0.25, 0.5, 1, 2, 4, 8)
 PEERS = {
@@ -54,13 +54,13 @@ def _bar(y, group):
     mean, worst, best = summary(timed(group))
     one, end = place(1), place(mean)
     for tick in TICKS:
-        yield f'<path d="M{place(tick)} {y + 4}v11" class="{"one" if tick == 1 else "grid"}"/>'
+        yield f'<path d="M{place(tick)} {y + 4}v10" class="{"one" if tick == 1 else "grid"}"/>'
     kind = "faster" if mean >= 1 else "slower"
     yield _text(LEFT, y, group["title"])
     yield _text(RIGHT, y, f"{mean:.2f}  ({worst:.2f} to {best:.2f})", "dim end")
     x, width = min(one, end), max(abs(end - one), 1)
-    yield f'<rect x="{x:.1f}" y="{y + 5}" width="{width:.1f}" height="9" class="{kind}"/>'
-    yield f'<path d="M{place(worst)} {y + 9.5}H{place(best)}" class="range"/>'
+    yield f'<rect x="{x:.1f}" y="{y + 5}" width="{width:.1f}" height="8" class="{kind}"/>'
+    yield f'<path d="M{place(worst)} {y + 9}H{place(best)}" class="range"/>'
 
 
 def svg(document):
