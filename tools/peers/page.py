@@ -69,7 +69,7 @@ def wrong(document, table):
                     [group["title"], row["name"], f"not measured: {row['failed']}".replace("|", "/")]
                 )
     found = table(["group", "row", "result"], lines) if lines else "Every result was right.\n"
-    return found + (f"\n{not_run} rows were not run, because the time was over.\n" if not_run else "")
+    return found + f"\n{not_run} rows were not run, because the time was over.\n" if not_run else found
 
 
 def method(document, _):
