@@ -5,7 +5,10 @@ python examples/python/attend.py
 """
 
 import numpy as np
+
+# [README.begin]
 import smla
+# [README.end]
 
 TOKENS, HEADS, LATENT, ROPE, TOPK = 300, 16, 512, 64, 64
 INDEX_HEADS, CHANNELS = 64, 128
