@@ -8,6 +8,7 @@ import numpy as np
 
 # [README.begin]
 import smla
+
 # [README.end]
 
 TOKENS, HEADS, LATENT, ROPE, TOPK = 300, 16, 512, 64, 64
