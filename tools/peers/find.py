@@ -110,25 +110,9 @@ def transformers():
     return module
 
 
-def llama_cpp():
-    module = _installed("xllamacpp")
-    if module is None or importlib.util.find_spec("gguf") is None:
-        raise Missing("xllamacpp and gguf are not installed")
-    return module
-
-
 FINDERS = {
     finder.__name__: finder
-    for finder in (
-        flash_mla,
-        flash_attention_3,
-        deep_gemm,
-        vllm_top_k,
-        torch,
-        vllm_cpu,
-        transformers,
-        llama_cpp,
-    )
+    for finder in (flash_mla, flash_attention_3, deep_gemm, vllm_top_k, torch, vllm_cpu, transformers)
 }
 
 
