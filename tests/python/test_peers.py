@@ -140,6 +140,17 @@ def test_cpu_rows(monkeypatch):
     assert all(low <= median <= high for low, median, high in times)
 
 
+@pytest.mark.gpu
+def test_a_gpu_is_timed():
+    from peers.gpu import Gpu
+
+    row = {"tokens": 4, "columns": 3000, "k": 64, "kernel": "torch.topk"}
+    group = run_group(Gpu(), Inputs("cuda"), {"name": "test"}, [("row", row)], index.select, torch, 60)
+    found = group["rows"][0]
+    assert "failed" not in found and "wrong" not in found, found
+    assert 0 < found["smla_spread"][0] <= found["smla"] <= found["smla_spread"][1]
+
+
 def spoiled(module, name):
     """The module with one function whose result is off by a tenth."""
     call = getattr(module, name)
