@@ -14,7 +14,7 @@ int main(void) {
     /* [README.begin] */
     float keys[2][4] = {{1, 0, 2, 0}, {0, 3, 0, 1}}; /* a cache: one page of two rows */
     float q[4] = {0.5f, 0.25f, -0.5f, 1}, out[4], lse;
-    int32_t rows[3] = {1, -1, 0}; /* the token's list; a negative row is a hole and is skipped */
+    int32_t rows[3] = {1, -1, 0}; /* the token's list; negative rows are masked entries */
     smla_attend_args args = {
         .struct_size = sizeof args,
         .softmax_scale = 0.5,
@@ -27,7 +27,7 @@ int main(void) {
     smla_context_args create = {.struct_size = sizeof create, .version = SMLA_VERSION};
     smla_context* context;
     if (smla_context_create(&create, &context) != SMLA_OK) return failed("smla_context_create");
-    smla_workspace scratch = {0}; /* yours: its size follows from the shapes */
+    smla_workspace scratch = {0}; /* the caller's memory; its size follows from the shapes */
     if (smla_workspace_size(context, SMLA_STAGE_ATTEND, &args, 0, &scratch.bytes) != SMLA_OK ||
         smla_allocate(context, scratch.bytes, &scratch.data) != SMLA_OK ||
         smla_workspace_init(context, scratch, NULL) != SMLA_OK)

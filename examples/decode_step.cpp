@@ -30,15 +30,15 @@ constexpr const char* CONFIG = R"({
 
 // clang-format off
 // [README.begin]
-// One decode step of a layer of DeepSeek-V3.2: R requests, one new token each. All memory lies where the
-// context runs and never moves, so that a step captured on a GPU can be replayed.
+// One decode step of a layer of DeepSeek-V3.2: R requests, one new token each. Buffers live on the context's
+// device at fixed addresses, so that a step captured on a GPU can be replayed.
 constexpr int R = 3, HEADS = 16, INDEX_HEADS = 64, TOPK = 2048, PAGE = 64, PAGES = 40;  // pages per request
 
 struct DecodeStep {
     const smla::Context& on;
     // Read from the text of a config.json; .config = "DeepSeek-V3.2/config.json" reads a file instead.
     smla_layer_info layer = smla::layer_info({.layer = 3, .config_json = CONFIG});
-    // What the layer's projections leave behind for each new token; q is absorbed and rotated.
+    // Outputs of the layer's projections for each new token; q is absorbed and rotated.
     smla::Tensor latent = on.tensor<float>({R, 512}), k_rope = on.tensor<float>({R, 64});
     smla::Tensor q = on.tensor<float>({R, HEADS, 576}), index_k = on.tensor<float>({R, 128});
     smla::Tensor index_q = on.tensor<float>({R, INDEX_HEADS, 128});
@@ -48,7 +48,7 @@ struct DecodeStep {
     smla::Tensor starts = on.tensor<int32_t>({R + 1});
     smla::Cache kv = on.cache(SMLA_FP8_656, R * PAGES, PAGE);
     smla::Cache keys = on.cache(SMLA_INDEX_FP8_132, R * PAGES, PAGE);
-    // Results, and what one stage hands to the next.
+    // Results and intermediate tensors.
     smla::Tensor out = on.tensor<float>({R, HEADS, 512}), logits = on.tensor<float>({R, PAGES * PAGE});
     smla::Tensor q8 = on.tensor(SMLA_E4M3, {R, INDEX_HEADS, 128}), w = on.tensor<float>({R, INDEX_HEADS});
     smla::Tensor chosen = on.tensor<int32_t>({R, TOPK}), counts = on.tensor<int32_t>({R});
@@ -87,7 +87,7 @@ void checked(cudaError_t status) {
 }
 
 // [README.begin]
-// On a GPU: the step as a CUDA graph. A first run sizes the scratch and loads kernels: a capture cannot.
+// Captures the step as a CUDA graph. A first run sizes scratch and loads kernels, which a capture cannot.
 std::function<void()> captured(DecodeStep& step, cudaStream_t stream) {
     step.run(stream);
     cudaGraph_t graph;
@@ -96,7 +96,7 @@ std::function<void()> captured(DecodeStep& step, cudaStream_t stream) {
     step.run(stream);
     checked(cudaStreamEndCapture(stream, &graph));
     checked(cudaGraphInstantiate(&replay, graph, 0));
-    return [=] { checked(cudaGraphLaunch(replay, stream)); };  // reads what the tensors hold by then
+    return [=] { checked(cudaGraphLaunch(replay, stream)); };  // uses the tensors' current contents
 }
 // [README.end]
 #endif

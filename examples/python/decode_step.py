@@ -86,13 +86,13 @@ def decode_step(x, state, stream=None):
 
 
 def captured(torch, x, state):
-    """On a GPU: the step as a CUDA graph. A first run loads kernels, which a capture cannot."""
+    """Captures the step as a CUDA graph. A first run loads kernels, which a capture cannot."""
     decode_step(x, state)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         results = decode_step(x, state, torch.cuda.current_stream().cuda_stream)
-    return graph.replay, results  # a replay reads what x, table and lengths hold by then
+    return graph.replay, results  # a replay uses the current contents of x, table and lengths
     # [README.end]
 
 

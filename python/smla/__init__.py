@@ -1,4 +1,4 @@
-"""smla: sparse multi-head latent attention (DeepSeek-V3.2, GLM-5.x, DeepSeek-V4) on CPUs and NVIDIA GPUs.
+"""smla: sparse multi-head latent attention (DeepSeek-V3.2, V4 and V4.1, GLM-5.x) on CPUs and NVIDIA GPUs.
 
 Stages: smla.attend, smla.score, smla.select, ... (smla.stages). Around them: smla.Cache, smla.Context,
 smla.Plan, smla.Backend, smla.Layer. What this machine can do: smla.doctor(), smla.explain(), smla.capacity(),

@@ -1,4 +1,4 @@
-"""The Python package and its tests: ruff (pinned in tests/python/requirements.txt) changes nothing."""
+"""The Python package, its tests and tools/peers: ruff (tests/python/requirements.txt) changes nothing."""
 import subprocess
 import tempfile
 from pathlib import Path
@@ -7,7 +7,7 @@ from source import sample
 
 ROOT = Path(__file__).parents[2]
 RUFF = ROOT / "build/venv/bin/ruff"
-FOLDERS = ("python/", "tests/python/", "examples/python/")
+FOLDERS = ("python/", "tests/python/", "examples/python/", "tools/peers/")
 GENERATED = "python/smla/_abi.py"
 
 

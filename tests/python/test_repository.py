@@ -99,3 +99,28 @@ def test_the_version_stands_in_one_place():
     project = (ROOT / "pyproject.toml").read_text()
     assert 'dynamic = ["version"]' in project and f'"{version}"' not in project
     assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
+
+
+def test_every_description_names_the_models():
+    places = ["README.md", "pyproject.toml", "CITATION.cff", "docs/site.yml", "tools/smla/command_line.cpp"]
+    for place in [*places, "python/smla/__init__.py"]:
+        head = (ROOT / place).read_text()[:1500]
+        assert "V3.2" in head and "V4.1" in head and re.search(r"GLM-5", head), place
+    assert "The smla authors" in (ROOT / "pyproject.toml").read_text()
+    assert load("CITATION.cff")["authors"] == [{"name": "The smla authors"}]
+
+
+def test_the_readme_is_short_and_in_order():
+    text = (ROOT / "README.md").read_text()
+    assert text.count("\n") <= 150
+    parts = [
+        "docs/performance.svg",
+        "## Status",
+        "## Install",
+        "## Use",
+        "## What runs where",
+        "## Limitations",
+    ]
+    places = [text.index(part) for part in [*parts, "## Why another library", "## License"]]
+    assert places == sorted(places)
+    assert not re.search(r"\d (us|ms|TB/s|TFLOP/s)\b", text)  # times belong to docs/performance.md

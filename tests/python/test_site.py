@@ -40,6 +40,12 @@ def test_links_lead_to_pages(site):
     assert site.with_links_to_pages(text + code, page, linked) == wanted + code
     assert {str(each) for each in linked} == {"src/plan/README.md", "LICENSE", "docs/kernels/cpu.md"}
     assert site.with_links_to_pages("[a](../include/smla)", page, linked) == "[a](../include/smla/README.md)"
+    picture = "![a](performance.svg)"
+    assert site.with_links_to_pages(picture, site.Path("docs/performance.md"), linked) == picture
+    log = "see the [log](log/cpu.md#x), [a](cpu.md)"  # logs have no pages
+    kernels = site.Path("docs/kernels/cuda_score.md")
+    assert site.with_links_to_pages(log, kernels, linked) == "see the log, [a](cpu.md)"
+    assert not [f for f in site.tracked() if "log" in f.parts]
     for bad in ("[a](nowhere.md)", "[a](../../outside.md)"):
         with pytest.raises(SystemExit, match="docs/dataflow.md: the link to .* leads nowhere"):
             site.with_links_to_pages(bad, page, linked)

@@ -23,7 +23,7 @@ namespace smla::cli {
 namespace {
 
 constexpr const char* kDescription =
-    "Sparse multi-head latent attention: DeepSeek-V3.2, GLM-5.x (DSA), DeepSeek-V4.";
+    "Sparse multi-head latent attention: DeepSeek-V3.2, V4 and V4.1, GLM-5.x.";
 constexpr const char* kFooter =
     "smla report, one HTML page of all this, comes with the Python package: python -m smla report --help.\n"
     "Results go to stdout (with --json as one document), everything else to stderr. On a terminal, tables\n"
