@@ -394,18 +394,16 @@ MUTANTS = [
     ),
     Mutant(
         "error word: blocks are not counted anew",
-        CUDA + "common/error_place.cuh",
+        CUDA + "common/check_indices.cu",
         "place->arrived = 0;",
         "",
         "test_gpu GpuCheckIndices.TheFirstOfManyBlocks",
-        CUDA + "common/check_indices.cu",
     ),
     Mutant(
-        "error word: a number stays behind",
-        CUDA + "common/error_place.cuh",
-        "note(~atomicExch(&place->first, 0));",
-        "note(~place->first);",
-        "test_gpu GpuCheckIndices.TheFirstOfManyBlocks",
+        "error word: a later error replaces an unread one",
         CUDA + "common/check_indices.cu",
+        " && place->word.kind == SMLA_BAD_NONE;",
+        ";",
+        "test_gpu GpuCheckIndices.TheFirstOfManyBlocks",
     ),
 ]
