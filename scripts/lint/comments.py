@@ -8,7 +8,7 @@ import tokenize
 
 from source import comments, sample
 
-FOLDERS = ("src/", "include/", "tools/", "tests/kit/", "bench/", "python/", "scripts/")
+FOLDERS = ("src/", "include/", "tools/", "tests/", "bench/", "python/", "scripts/")
 OF = re.compile(r"\s*(?://+|/\*+|\*+|#+)\s*Of\b")
 DOCSTRING_OF = re.compile(r"[rRbBuU]{0,2}(?:\"\"\"|'''|\"|')\s*Of\b")
 BETWEEN_STATEMENTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
@@ -54,7 +54,7 @@ BAD = [
     ([sample("src/a.h", "// The tile.\n//\n//   Of 64 heads, each has 32.\nint x;\n")], "src/a.h:3: "),
     ([sample("include/smla/a.h", "/* Of lse. */\nint x;\n")], WANTED),
     ([sample("include/smla/a.h", "/*\n * Of lse. */\nint x;\n")], "a.h:2: this comment " + WANTED),
-    ([sample("tests/kit/a.cpp", '"a//b"; // Of: the consumer.\n')], WANTED),
+    ([sample("tests/core/a.cpp", '"a//b"; // Of: the consumer.\n')], WANTED),
     ([sample("python/a.py", "x = 1  # Of the caches.\n")], WANTED),
     ([sample("python/a.py", 'def f():\n    """Of the caches."""\n')], "a.py:2: this comment " + WANTED),
     ([sample("scripts/a", '#!/usr/bin/env python3\n"""Of the caches."""\n')], WANTED),
@@ -62,6 +62,6 @@ BAD = [
 GOOD = [
     [sample("src/a.cpp", '// Offset of a row.\nint x;  // of a row\nauto y = "// Of a row.";\n')],
     [sample("python/a.py", 'x = "Of all rows"\nprint(\n    "# Of all rows")\n')],
-    [sample("tests/core/a.cpp", "// Of the block.\nint x;\n")],
+    [sample("docs/a.cpp", "// Of the block.\nint x;\n")],
     [sample("scripts/a", "#!/bin/sh\n# Of the block.\n")],
 ]

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <source_dir.h>
 
 #include <filesystem>
 #include <fstream>

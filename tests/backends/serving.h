@@ -8,7 +8,7 @@
 
 namespace smla::test {
 
-// Of the kinds of layers that a backend serves.
+// Returns the compression ratios of the layers that a backend serves.
 inline std::span<const int32_t> ratios(const Backend& backend) { return find_family(backend.family)->ratios; }
 
 // Small maxima; the tests change what they care about. `ratio` -1: of a kind whose entries are selected.

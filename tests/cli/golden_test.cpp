@@ -97,6 +97,7 @@ TEST(CliGolden, EveryResultOfAFileIsCompared) {
 }
 
 // Every record of the published widths is read back by each engine and held to the error that it must leave.
+// V41_full takes longest of all golden files, so the ctest entry `goldens` leaves it to this test.
 TEST(CliGolden, EveryRecordThatFitsIsVerified) {
     const auto formats = [](const char* name) {
         std::map<std::string, std::string> out;
@@ -121,7 +122,7 @@ TEST(CliGolden, EveryRecordThatFitsIsVerified) {
               {"nvfp4_352", both},
               {"index_fp8_132", "selection "},
               {"index_mxfp4_68", "selection "}};
-    EXPECT_EQ(formats("D6"), wanted);
+    EXPECT_EQ(formats("G3"), wanted);
 }
 
 // D1 has five keys where six could be selected.

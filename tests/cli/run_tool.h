@@ -1,6 +1,7 @@
 // Runs the built tool as a process.
 #pragma once
 
+#include <source_dir.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdint>

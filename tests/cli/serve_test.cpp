@@ -10,11 +10,16 @@ namespace smla::test {
 namespace {
 
 const std::string kMixed = SMLA_SOURCE_DIR "/examples/traces/mixed.csv";
+// As few tokens as let requests join, share a block of 256 tokens, be preempted and have guesses rejected.
+const std::string kShort =
+    "arrival,prompt,output,shared\n0,5,12,0\n0,300,6,260\n1,33,9,0\n2,290,10,260\n"
+    "3,1,30,0\n4,280,8,0\n6,270,8,260\n";
 
 // compress by the reference's loops: with others a code of e4m3 may be the one beside it, 2.4e-4 of a row.
 TEST(CliServe, EveryBackendGivesEachRequestWhatItGetsAlone) {
+    const TemporaryFile trace(kShort);
     for (const char* dtype : {"auto", "fp8"}) {
-        const auto found = json_of({"run", "--serve", kMixed, "--kv-dtype", dtype, "--threads", "2",
+        const auto found = json_of({"run", "--serve", trace.path(), "--kv-dtype", dtype, "--threads", "2",
                                     "--pool-percent", "35", "--kernel", "compress=cpu_generic_compress"});
         EXPECT_TRUE(found["pass"]);
         std::set<std::string> names;
@@ -39,9 +44,10 @@ TEST(CliServe, RecordsOfV41) {
         const char *backend, *type, *record;
     } cases[] = {{"FLASHMLA_SPARSE_DSV41", "nvfp4_ds_mla", "fp8_528_g32, nvfp4_288"},
                  {"FLASHINFER_MLA_SPARSE_DSV41", "nvfp4_288_split", "fp8_528_g32_split, nvfp4_288_split"}};
+    const TemporaryFile trace(kShort);
     for (const auto& each : cases) {
-        const auto found = json_of(
-            {"run", "--serve", kMixed, "--backend", each.backend, "--kv-dtype", each.type, "--threads", "2"});
+        const auto found = json_of({"run", "--serve", trace.path(), "--backend", each.backend, "--kv-dtype",
+                                    each.type, "--threads", "2"});
         EXPECT_TRUE(found["pass"]) << found;
         const int ratios[] = {0, 1, 1, 2, 2};  // entries by lists at random, then by those of index sources
         ASSERT_EQ(found["runs"].size(), std::size(ratios));
@@ -57,10 +63,11 @@ TEST(CliServe, RecordsOfV41) {
 // The first index source names blocks, those after it select within them: what plain loops over the text
 // find. Without the blocks most tokens would attend to something else.
 TEST(CliServe, LaterIndexSourcesSelectWithinCandidateBlocks) {
+    const TemporaryFile trace(kShort);
     for (const char* engine : {"cpu", "reference"})
         for (const char* backend : {"FLASHMLA_SPARSE_DSV41", "FLASHINFER_MLA_SPARSE_DSV41"}) {
-            const auto found = json_of({"run", "--serve", kMixed, "--backend", backend, "--engine", engine,
-                                        "--pool-percent", "35", "--seed", "2"});
+            const auto found = json_of({"run", "--serve", trace.path(), "--backend", backend, "--engine",
+                                        engine, "--pool-percent", "35", "--seed", "2"});
             EXPECT_TRUE(found["pass"]) << found;
             int in_blocks = 0;
             for (const auto& run : found["runs"]) {

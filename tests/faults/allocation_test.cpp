@@ -87,20 +87,6 @@ TEST(Allocation, OfAContextAndAStage) {
     expect_safe([] { return attend(context(1)); });
 }
 
-smla_plan_args plan_maxima() {
-    smla_plan_args args{};
-    args.groups = SMLA_GROUP_WINDOW | SMLA_GROUP_COMPRESSED;
-    args.max_tokens = 16;
-    args.max_requests = 2;
-    args.max_seq_len = 64;
-    args.window = 3;
-    args.ratio = 4;
-    args.heads = 8;
-    args.workers = 4;
-    args.topk = 32;
-    return args;
-}
-
 TEST(Allocation, OfAPlan) {
     expect_safe([] {
         const smla::Context context = faults::context(1);
@@ -109,53 +95,15 @@ TEST(Allocation, OfAPlan) {
     });
 }
 
-smla_backend_args backend_args() {
-    smla_backend_args args{};
-    args.dtype = SMLA_F32;
-    args.kv_cache_dtype = "row_f32";
-    args.heads = 2;
-    args.kv_lora_rank = 8;
-    args.rope_dim = 2;
-    args.nope_dim = 4;
-    args.v_head_dim = 3;
-    args.page_tokens = 4;
-    args.topk = 4;
-    args.max_tokens = 8;
-    args.max_requests = 2;
-    args.max_seq_len = 16;
-    args.softmax_scale = 0.5;
-    return args;
-}
-
-// One request of three tokens.
 Values backend_step() {
     const smla::Context context = faults::context(1);
-    const smla::Backend backend(context, backend_args());
+    const smla::Backend backend(context, BackendStep::backend());
     smla::Metadata metadata = backend.metadata();
-    std::vector<int32_t> starts{0, 3}, lengths{3}, table{1, 0};
-    std::vector<int32_t> topk{0, -1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1};
-    smla_plan_batch batch{};
-    batch.query_start_loc = smla::tensor(starts);
-    batch.seq_lens = smla::tensor(lengths);
-    batch.primary.block_table = smla::tensor(table, {1, 2});
-    batch.primary.page_tokens = 4;
-    metadata.build(batch);
-    Values q = random_floats(3 * 2 * 6, 1), k_c = random_floats(3 * 8, 2), k_pe = random_floats(3 * 2, 3),
-           w_uk_t = random_floats(2 * 4 * 8, 4), w_uv = random_floats(2 * 8 * 3, 5), out(3 * 2 * 3),
-           memory(2 * 4 * 10);
-    smla_backend_forward_args args{};
-    args.metadata = metadata.get();
-    args.q = smla::tensor(q, {3, 2, 6});
-    args.k_c = smla::tensor(k_c, {3, 8});
-    args.k_pe = smla::tensor(k_pe, {3, 2});
-    args.topk_indices = smla::tensor(topk, {3, 4});
-    args.w_uk_t = smla::tensor(w_uk_t, {2, 4, 8});
-    args.w_uv = smla::tensor(w_uv, {2, 8, 3});
-    args.out = smla::tensor(out, {3, 6});
-    args.kv_cache = smla::cache(memory.data(), SMLA_ROW_F32, 2, 4, 10);
+    BackendStep step;
+    metadata.build(step.batch());
     smla::Workspace workspace = context.workspace();
-    backend.forward(args, workspace);
-    return out;
+    backend.forward(step.args(metadata), workspace);
+    return step.out;
 }
 
 TEST(Allocation, OfABackend) { expect_safe(backend_step); }

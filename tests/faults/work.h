@@ -2,7 +2,7 @@
 #pragma once
 
 #include "hpp/golden.h"
-#include "hpp/problem.h"
+#include "kit/small_problems.h"
 
 #include <smla/smla.hpp>
 

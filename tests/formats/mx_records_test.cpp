@@ -1,5 +1,6 @@
 // fp8_528_g32* and nvfp4_*: the worked examples of other engines' writers, every code and scale, scales next
 // to powers of two, and random rows against the rules spelt out here in double.
+#include <source_dir.h>
 #include "formats/test_cache.h"
 
 #include <nlohmann/json.hpp>

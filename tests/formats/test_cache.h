@@ -44,7 +44,7 @@ inline bool page_packed(smla_format f) {
 inline int64_t page_multiple(smla_format f) {
     return f == SMLA_FP8_584 ? 576 : f == SMLA_FP8_528_G32_SPLIT ? 512 : f == SMLA_NVFP4_288_SPLIT ? 256 : 1;
 }
-// Of values that share a NaN: e2m1 has none, so a group says it as a whole.
+// Returns how many values share a NaN: e2m1 has none, so the scale of a group holds it.
 inline int nan_group(smla_format f, int at) {
     const bool codes = f == SMLA_NVFP4_288 || f == SMLA_NVFP4_288_SPLIT ||
                        (f == SMLA_NVFP4_384 && at < 448) || (f == SMLA_NVFP4_352 && at < 512);

@@ -176,7 +176,7 @@ TEST_F(Sm90Attend, AFewScalesThatF16DoesNotHold) {
         }
 }
 
-// Of f16 weights times such scales nothing would be left.
+// f16 weights times such scales would be 0.
 TEST_F(Sm90Attend, ScalesThatAreAllSmall) {
     for (const Keys& keys : kKinds)
         for (const int heads : {16, 32}) {

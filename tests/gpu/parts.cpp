@@ -1,7 +1,7 @@
 #include "parts.h"
 
 #include "gpu/layer_weights.h"
-#include "hpp/problem.h"
+#include "kit/small_problems.h"
 
 #include <smla/smla.hpp>
 
@@ -66,20 +66,6 @@ private:
     smla::Workspace workspace_;
 };
 
-smla_plan_args plan_maxima() {
-    smla_plan_args args{};
-    args.groups = SMLA_GROUP_WINDOW | SMLA_GROUP_COMPRESSED;
-    args.max_tokens = 16;
-    args.max_requests = 2;
-    args.max_seq_len = 64;
-    args.window = 3;
-    args.ratio = 4;
-    args.heads = 8;
-    args.workers = 4;
-    args.topk = 32;
-    return args;
-}
-
 class PlanPart : public Part {
 public:
     PlanPart() : plan_(context_, plan_maxima()) {}
@@ -115,41 +101,17 @@ private:
     smla::Plan plan_;
 };
 
-smla_backend_args backend_args() {
-    smla_backend_args args{};
-    args.dtype = SMLA_F32;
-    args.kv_cache_dtype = "row_f32";
-    args.heads = 2;
-    args.kv_lora_rank = 8;
-    args.rope_dim = 2;
-    args.nope_dim = 4;
-    args.v_head_dim = 3;
-    args.page_tokens = 4;
-    args.topk = 4;
-    args.max_tokens = 8;
-    args.max_requests = 2;
-    args.max_seq_len = 16;
-    args.softmax_scale = 0.5;
-    return args;
-}
-
-// One request of three tokens.
 class BackendPart : public Part {
 public:
-    BackendPart() : backend_(context_, backend_args()), metadata_(backend_.metadata()) {
-        const std::vector<float> zeros(2 * 4 * 10);
+    BackendPart() : backend_(context_, BackendStep::backend()), metadata_(backend_.metadata()) {
+        const std::vector<float> zeros(step_.memory.size());
         cache_.memory().upload(zeros.data(), zeros.size() * sizeof(float));
     }
     void run(smla_stream stream) override {
-        smla_plan_batch batch{};  // on the host
-        batch.query_start_loc = smla::tensor(starts_);
-        batch.seq_lens = smla::tensor(lengths_);
-        batch.primary.block_table = smla::tensor(table_, {1, 2});
-        batch.primary.page_tokens = 4;
+        smla_plan_batch batch = step_.batch();  // on the host
         batch.stream = stream;
         metadata_.build(batch);
-        smla_backend_forward_args args{};
-        args.metadata = metadata_.get();
+        smla_backend_forward_args args = step_.args(metadata_);
         args.q = q_;
         args.k_c = k_c_;
         args.k_pe = k_pe_;
@@ -167,16 +129,12 @@ public:
     }
 
 private:
-    std::vector<int32_t> starts_{0, 3}, lengths_{3}, table_{1, 0};
+    BackendStep step_;
     smla::Context context_ = checking_context();
-    smla::Tensor q_ = context_.copy_of(random_floats(3 * 2 * 6, 1), {3, 2, 6}),
-                 k_c_ = context_.copy_of(random_floats(3 * 8, 2), {3, 8}),
-                 k_pe_ = context_.copy_of(random_floats(3 * 2, 3), {3, 2}),
-                 topk_ = context_.copy_of(std::vector<int32_t>{0, -1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1},
-                                          {3, 4}),
-                 w_uk_t_ = context_.copy_of(random_floats(2 * 4 * 8, 4), {2, 4, 8}),
-                 w_uv_ = context_.copy_of(random_floats(2 * 8 * 3, 5), {2, 8, 3}),
-                 out_ = context_.tensor<float>({3, 6});
+    smla::Tensor q_ = context_.copy_of(step_.q, {3, 2, 6}), k_c_ = context_.copy_of(step_.k_c, {3, 8}),
+                 k_pe_ = context_.copy_of(step_.k_pe, {3, 2}), topk_ = context_.copy_of(step_.topk, {3, 4}),
+                 w_uk_t_ = context_.copy_of(step_.w_uk_t, {2, 4, 8}),
+                 w_uv_ = context_.copy_of(step_.w_uv, {2, 8, 3}), out_ = context_.tensor<float>({3, 6});
     smla::Cache cache_ = context_.cache(SMLA_ROW_F32, 2, 4, 10);
     smla::Workspace workspace_ = context_.workspace();
     smla::Backend backend_;

@@ -125,7 +125,7 @@ public:
         device_.fill(out_.data(), 0xff, out_.bytes(), nullptr);
         return all;
     }
-    // Of live requests: numbers, not all of them 0.
+    // Expects the outputs of live requests to be finite and not all 0.
     void expect_sane(const std::vector<char>& out) const {
         const float* const values = reinterpret_cast<const float*>(out.data());
         for (int64_t r = 0; r < live_; ++r) {

@@ -168,7 +168,7 @@ private:
         keys_.device_type = SMLA_CUDA;
         keys_.device_index = keys_memory_->tensor().device_index;
     }
-    // Of the first all windows are whole, of the second many are empty.
+    // In the first variant all windows are whole, in the second many are empty.
     void add_variant(int i) {
         std::vector<int32_t> table(table_.count()), ends(ends_.count());
         for (int32_t& page : table) page = random_() % 30 ? int32_t(random_() % uint64_t(pages())) : -1;

@@ -16,7 +16,7 @@ const std::vector<TraceRequest> kTrace = {{0, 5, 12, 0}, {0, 300, 6, 280}, {1, 3
 
 Context gpu_context() { return Context(kit::context_args(SMLA_ENGINE_CUDA)); }
 
-// Of all rounds.
+// Totals of all rounds.
 struct Served {
     int64_t compared = 0, preempted = 0, rejected = 0;
     double worst = 0;

@@ -1,33 +1,10 @@
 // smla::Backend and smla::Metadata as a user has them.
-#include <smla/smla.hpp>
+#include "kit/small_problems.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <vector>
-
 namespace {
-
-smla_backend_args latent_args() {
-    smla_backend_args args{};
-    args.dtype = SMLA_F32;
-    args.kv_cache_dtype = "row_f32";
-    args.heads = 2;
-    args.kv_lora_rank = 8;
-    args.rope_dim = 2;
-    args.nope_dim = 4;
-    args.v_head_dim = 3;
-    args.page_tokens = 4;
-    args.topk = 4;
-    args.max_tokens = 8;
-    args.max_requests = 2;
-    args.max_seq_len = 16;
-    args.softmax_scale = 0.5;
-    return args;
-}
 
 std::string field_of(const smla::Error& error) { return error.field; }
 template <class Call>
@@ -40,52 +17,19 @@ std::string refused(Call call) {
     return "";
 }
 
-// One request of three tokens in one step, pages [1, 0].
-struct Step {
+struct Step : BackendStep {
     smla::Context context{smla_context_args{.threads = 1}};
-    smla::Backend backend{context, latent_args()};
+    smla::Backend backend{context, BackendStep::backend()};
     smla::Metadata metadata = backend.metadata();
-    std::vector<int32_t> starts{0, 3}, lengths{3}, table{1, 0};
-    std::vector<float> memory;
-    smla_backend_forward_args args{};
-    std::vector<float> q, k_c, k_pe, w_uk_t, w_uv, out;
-    std::vector<int32_t> topk{0, -1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1};
+    smla_backend_forward_args args = BackendStep::args(metadata);
 
-    Step() {
-        smla_plan_batch batch{};
-        batch.query_start_loc = smla::tensor(starts);
-        batch.seq_lens = smla::tensor(lengths);
-        batch.primary.block_table = smla::tensor(table, {1, 2});
-        batch.primary.page_tokens = 4;
-        metadata.build(batch);
-        const auto fill = [](std::vector<float>& values, size_t n, float first) {
-            values.resize(n);
-            std::iota(values.begin(), values.end(), first);
-            for (float& value : values) value *= 0.01f;
-        };
-        fill(q, 3 * 2 * 6, 1);
-        fill(k_c, 3 * 8, 5);
-        fill(k_pe, 3 * 2, 9);
-        fill(w_uk_t, 2 * 4 * 8, -3);
-        fill(w_uv, 2 * 8 * 3, -7);
-        out.assign(3 * 2 * 3, NAN);
-        memory.assign(2 * 4 * 10, NAN);
-        args.metadata = metadata.get();
-        args.q = smla::tensor(q, {3, 2, 6});
-        args.k_c = smla::tensor(k_c, {3, 8});
-        args.k_pe = smla::tensor(k_pe, {3, 2});
-        args.topk_indices = smla::tensor(topk, {3, 4});
-        args.w_uk_t = smla::tensor(w_uk_t, {2, 4, 8});
-        args.w_uv = smla::tensor(w_uv, {2, 8, 3});
-        args.out = smla::tensor(out, {3, 6});
-        args.kv_cache = smla::cache(memory.data(), SMLA_ROW_F32, 2, 4, 10);
-    }
+    Step() { metadata.build(batch()); }
 };
 
 TEST(HppBackend, names_and_what_they_say) {
     EXPECT_EQ(smla::backends().size(), 8u);
     EXPECT_EQ(smla::backends().front(), "FLASHMLA_SPARSE");
-    smla_backend_args args = latent_args();
+    smla_backend_args args = BackendStep::backend();
     for (const std::string_view name : smla::backends())
         EXPECT_EQ(smla::why_not(std::string(name).c_str(), args).empty(),
                   name.find("DSV4") == std::string_view::npos)
@@ -109,7 +53,7 @@ TEST(HppBackend, names_and_what_they_say) {
 
 // Texts: a null buffer asks for the length, and so does one that is too small.
 TEST(HppBackend, a_buffer_that_is_too_small_learns_the_length) {
-    smla_backend_args args = latent_args();
+    smla_backend_args args = BackendStep::backend();
     args.struct_size = sizeof args;
     const std::string selected = smla::select_backend(args);
     char byte = 'x';
@@ -128,7 +72,7 @@ TEST(HppBackend, metadata_keep_their_backend_and_its_context) {
     const smla::Context context(smla_context_args{.threads = 1});
     const auto before = context.shared().use_count();
     {
-        const smla::Metadata metadata = smla::Backend(context, latent_args()).metadata();
+        const smla::Metadata metadata = smla::Backend(context, BackendStep::backend()).metadata();
         EXPECT_EQ(context.shared().use_count(), before + 1);
         EXPECT_NO_THROW(metadata.tensor("slot_mapping"));
     }
@@ -179,22 +123,22 @@ TEST(HppBackend, refusals_name_the_field) {
     EXPECT_EQ(forward([](A& a) { a.out.ndim = 1; }), "args.out.shape");
     EXPECT_EQ(refused([&] { step.backend.forward(step.args, smla_workspace{}); }), "workspace.bytes");
     EXPECT_EQ(refused([&] { step.metadata.tensor("no such field"); }), "name");
-    EXPECT_EQ(refused([&] { smla::Backend(step.context, latent_args(), "NONE"); }), "backend");
+    EXPECT_EQ(refused([&] { smla::Backend(step.context, BackendStep::backend(), "NONE"); }), "backend");
     EXPECT_EQ(refused([&] {
-                  smla_backend_args args = latent_args();
+                  smla_backend_args args = BackendStep::backend();
                   args.heads = 0;
                   smla::Backend(step.context, args);
               }),
               "args.heads");
     EXPECT_EQ(refused([&] {
-                  smla_backend_args args = latent_args();
+                  smla_backend_args args = BackendStep::backend();
                   args.wants = SMLA_WANTS_ALIBI;
                   smla::Backend(step.context, args);
               }),
               "backend");
     for (const uint32_t size : {4u, uint32_t(sizeof(smla_device_info) - 8), 1000u})
         EXPECT_EQ(refused([&] {
-                      smla_backend_args args = latent_args();
+                      smla_backend_args args = BackendStep::backend();
                       args.device = smla::device("cpu");
                       args.device.struct_size = size;
                       smla::Backend(step.context, args);

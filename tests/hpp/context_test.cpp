@@ -1,6 +1,6 @@
 // Contexts, workspaces, errors, and stage calls through smla.hpp against the C calls and the reference
 // engine.
-#include "problem.h"
+#include "kit/small_problems.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

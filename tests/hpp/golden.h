@@ -2,6 +2,7 @@
 // JSON header and the data.
 #pragma once
 
+#include <source_dir.h>
 #include <nlohmann/json.hpp>
 
 #include <unistd.h>

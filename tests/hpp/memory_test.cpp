@@ -1,5 +1,5 @@
 // Buffers, tensors and caches that a context makes, and the C calls behind them.
-#include "problem.h"
+#include "kit/small_problems.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Plans: typed views, moves, memory.
-#include <smla/smla.hpp>
+#include "kit/small_problems.h"
 
 #include <gtest/gtest.h>
 
@@ -26,21 +26,6 @@ struct Counting {
     }
 };
 
-// DeepSeek-V4, ratio 4: a window of 3 tokens, entries of 4 tokens.
-smla_plan_args maxima() {
-    smla_plan_args args{};
-    args.groups = SMLA_GROUP_WINDOW | SMLA_GROUP_COMPRESSED;
-    args.max_tokens = 16;
-    args.max_requests = 2;
-    args.max_seq_len = 64;
-    args.window = 3;
-    args.ratio = 4;
-    args.heads = 8;
-    args.workers = 4;
-    args.topk = 32;
-    return args;
-}
-
 // One decode at position 7, a prefill of 3 tokens.
 struct Batch {
     std::vector<int32_t> starts{0, 1, 4}, lengths{8, 3};
@@ -64,7 +49,7 @@ std::vector<T> values(const smla::View<const T>& view) {
 }
 
 TEST(HppPlan, typed_views_of_a_step) {
-    smla::Plan plan(maxima());
+    smla::Plan plan(plan_maxima());
     Batch batch;
     plan.build(batch.args());
     EXPECT_EQ(values(plan.request_of_token()), (std::vector<int32_t>{0, 1, 1, 1}));
@@ -112,11 +97,11 @@ TEST(HppPlan, batch_split_in_order) {
 }
 
 TEST(HppPlan, every_field_is_listed_and_readable_by_its_type) {
-    smla_plan_args args = maxima();
+    smla_plan_args args = plan_maxima();
     args.groups = SMLA_GROUP_PRIMARY | SMLA_GROUP_INDEX;
     args.window = args.ratio = 0;
     const smla::Plan primary(args);
-    args = maxima();
+    args = plan_maxima();
     args.groups |= SMLA_GROUP_INDEX | SMLA_GROUP_STATE | SMLA_GROUP_INDEX_STATE;
     args.list_entries = 1;
     const smla::Plan hybrid(args);
@@ -159,7 +144,7 @@ TEST(HppPlan, every_field_is_listed_and_readable_by_its_type) {
 }
 
 TEST(HppPlan, refusals_name_the_field) {
-    smla::Plan plan(maxima());
+    smla::Plan plan(plan_maxima());
     Batch batch;
     plan.build(batch.args());
     batch.lengths[1] = 2;  // fewer than its query tokens
@@ -178,12 +163,12 @@ TEST(HppPlan, refusals_name_the_field) {
 TEST(HppPlan, keeps_its_context) {
     const smla::Context context(smla_context_args{.threads = 1});
     const auto before = context.shared().use_count();
-    smla::Plan plan(context, maxima());
+    smla::Plan plan(context, plan_maxima());
     EXPECT_EQ(context.shared().use_count(), before + 1);
     Batch batch;
     plan.build(batch.args());
     EXPECT_EQ(plan.position()[0], 7);
-    plan = smla::Plan(maxima());
+    plan = smla::Plan(plan_maxima());
     EXPECT_EQ(context.shared().use_count(), before);
 }
 
@@ -191,18 +176,18 @@ TEST(HppPlan, a_context_that_was_moved_from_is_no_host) {
     smla::Context first(smla_context_args{.threads = 1});
     const smla::Context second = std::move(first);
     try {
-        smla::Plan(first, maxima());  // NOLINT: moved from
+        smla::Plan(first, plan_maxima());  // NOLINT: moved from
         FAIL() << "a plan on the host";
     } catch (const smla::Error& error) {
         EXPECT_EQ(error.field, "context");
     }
-    EXPECT_NO_THROW(smla::Plan(second, maxima()));
+    EXPECT_NO_THROW(smla::Plan(second, plan_maxima()));
 }
 
 TEST(HppPlan, moves_and_frees_what_it_took) {
     Counting counting;
     {
-        smla_plan_args args = maxima();
+        smla_plan_args args = plan_maxima();
         args.allocator = counting.allocator();
         smla::Plan first(args);
         EXPECT_GT(counting.live, 0);

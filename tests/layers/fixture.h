@@ -1,6 +1,7 @@
 // Golden cases for the tests of layers.
 #pragma once
 
+#include <source_dir.h>
 #include "golden/compare.h"
 #include "kit/context_args.h"
 #include "layers/session.h"

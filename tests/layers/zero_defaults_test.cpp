@@ -2,6 +2,7 @@
 // spelt out, and another one with another value. Every such comment of a header has a case here.
 #include "random_layer.h"
 
+#include <source_dir.h>
 #include "backends/instance.h"
 #include "backends/registry.h"
 #include "core/limits.h"

@@ -1,6 +1,7 @@
 // Configs and weights of the golden vectors (../goldens), which were made with transformers: both spellings
 // of a config mean the same, the softmax scale is the one its model computed, and every layer's tensors are
 // found.
+#include <source_dir.h>
 #include "model/json.h"
 #include "model/weights.h"
 

@@ -44,7 +44,7 @@ public:
         const Folder folder;
         return Checkpoint::open(written_to(folder));
     }
-    // Of a file in memory, whose tensors are views.
+    // Opens a file in memory, whose tensors are views.
     Checkpoint in_memory() const {
         const Folder folder;
         written_to(folder);

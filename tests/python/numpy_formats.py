@@ -134,7 +134,7 @@ def parts(format, width=0):
 
 
 def page_bytes(format, page_tokens, width=0):
-    """Of a packed page; some formats pad their pages."""
+    """Returns the bytes of a packed page; some formats pad their pages."""
     page, multiple = sum(parts(format, width)) * page_tokens, _PAGE_MULTIPLE.get(format, 1)
     return -(-page // multiple) * multiple
 

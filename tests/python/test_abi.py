@@ -216,7 +216,7 @@ def test_functions_are_what_a_compiler_says(tmp_path):
 
 
 def test_sizes_that_a_call_writes():
-    """Of arguments, and of arguments within arguments."""
+    """fill() writes the sizes of a struct and of the structs within it."""
     from smla.stages.index import _score_select
 
     args = _score_select.struct.fill({}, [])

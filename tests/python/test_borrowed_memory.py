@@ -269,7 +269,7 @@ def test_arrays_of_numpy_cannot_be_resized_while_they_are_borrowed(i):
 
 
 def test_what_owns_memory_in_each_library():
-    """Of CuPy the pointer that the array has now, whatever array.data is later."""
+    """For CuPy it is the pointer that the array has now, whatever array.data is later."""
     from smla._arrays.cupy import CuPy
 
     class Data:

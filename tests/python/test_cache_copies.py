@@ -38,7 +38,7 @@ def host(array):
 
 
 def used_bytes(format):
-    """Of a page, but for its padding."""
+    """Returns the bytes of a page without its padding."""
     return TOKENS * sum(parts(format, WIDTH))
 
 

@@ -22,7 +22,7 @@ NESTED = {  # of a struct within arguments, what the tables call its members
     "AttendArgs": {"primary.": "AttendSource", "extra.": "AttendSource"},
     "ScoreSelectArgs": {"score.": "ScoreArgs", "select.": "SelectArgs"},
 }
-# Of score_select, which refuses both.
+# Fields that score_select rejects.
 ABSENT = {"score.logits", "select.scores", "select.request_of_token"}
 # The table allows it, a rule between fields does not.
 REFUSED = {"q_out": {Dtype.F16}}

@@ -65,3 +65,12 @@ def test_stages_can_be_left_out(run):
     code, stages, (_, calls) = run(options=["--without", "fuzz,goldens"])
     assert code == 0 and not calls
     assert stages["fuzz"] == stages["goldens"] == "skipped: --without"
+
+
+def test_mutants_need_the_kit_and_nothing_else(tmp_path):
+    command = [ROOT / "scripts/gpu_check", "--mutants", tmp_path / "bin"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr == (
+        f"cuda_mutants: no {tmp_path}/bin/../mutants/kit.json; scripts/cuda_mutants --pack makes it\n"
+    )

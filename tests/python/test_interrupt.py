@@ -10,6 +10,7 @@ from conftest import ROOT
 
 HEAD = """
 import os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore Ctrl-C
 import numpy as np
 import smla
 

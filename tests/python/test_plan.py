@@ -312,7 +312,7 @@ def test_views_of_a_gpu_say_where_they_lie():
 
 
 class Owner:
-    """Of the memory under a view."""
+    """Owner of the memory under a view."""
 
 
 @pytest.mark.gpu

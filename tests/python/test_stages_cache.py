@@ -398,7 +398,7 @@ def test_compress(world, ratio, format):
         entry, magnitude = compress(
             state, problem.table, *where, ratio, 1e-6, problem.weight, problem.frequencies
         )
-        # Of 8 weights, their sum, a mean of D squares, products and a rotation.
+        # Rounding of 8 weights, their sum, a mean of D squares, products and a rotation.
         assert (np.abs(entries.check()[t] - entry) <= (width + 40) * U * magnitude).all()
         stored = entries.bits[t].astype(np.float64)
         want.store(divmod(int(slots[t]), PAGE_ROWS), stored if format in PLAIN else rounded(stored, "bf16"))

@@ -173,7 +173,7 @@ def in_steps(session, hidden, random, rope_positions=None, forced_topk=None):
 
 
 def sessions(model, index):
-    """Of the cpu engine in f32, and of the reference engine in f64."""
+    """Yields a session of the cpu engine in f32 and one of the reference engine in f64."""
     options = {"max_requests": BATCH, "max_tokens": TOKENS, "max_step_tokens": 26, "page_tokens": 3}
     yield np.float32, smla.Layer.from_pretrained(model.folder, index).session(**options)
     exact = smla.Layer.from_pretrained(

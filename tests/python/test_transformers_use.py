@@ -109,36 +109,37 @@ import sys, torch, transformers, smla.transformers
 from transformers_models import generate, prompts
 try:
     smla.transformers.enable(kv_format="row_f32")
+    how = "patched"
 except ImportError as error:  # transformers before 5.23 without torchvision
-    print(error)
-    model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
-    assert "Smla" not in type(model.model.layers[0].self_attn).__name__, "a patch was left behind"
-    smla.transformers.enable(model)
-else:
-    print("patched")
-    model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
-assert smla.transformers.why_not(model) == [] and model.config._attn_implementation == "smla"
-print(generate(model.eval(), prompts(), 8)[0].tolist())
+    how = error
+print(how)
+for folder in sys.argv[1:]:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    if how != "patched":
+        assert "Smla" not in type(model.model.layers[0].self_attn).__name__, "a patch was left behind"
+        smla.transformers.enable(model)
+    assert smla.transformers.why_not(model) == [] and model.config._attn_implementation == "smla"
+    print(generate(model.eval(), prompts(), 8)[0].tolist())
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_saved_model(kind, tmp_path):
+def test_saved_models(tmp_path):
     """enable() before from_pretrained, in a process of its own. Where transformers cannot patch, the error
     says what is missing and what works instead, and that is done."""
-    model = small(kind).eval()
-    model.save_pretrained(tmp_path)
+    models = {tmp_path / kind: small(kind).eval() for kind in KINDS}
+    for folder, model in models.items():
+        model.save_pretrained(folder)
     path = os.pathsep.join(
         [str(ROOT / "python"), str(ROOT / "tests/python"), os.environ.get("PYTHONPATH", "")]
     )
     done = subprocess.run(
-        [sys.executable, "-c", LOADED, str(tmp_path)],
+        [sys.executable, "-c", LOADED, *map(str, models)],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    how, tokens = done.stdout.strip().splitlines()[-2:]
+    how, *tokens = done.stdout.strip().splitlines()[-1 - len(models) :]
     release = _versions.release_of(transformers.__version__)
     try:
         import torchvision  # noqa: F401
@@ -150,7 +151,7 @@ def test_a_saved_model(kind, tmp_path):
             assert how == "patched"
     else:
         assert how == "patched"
-    assert tokens == str(generate(model, prompts(), 8)[0].tolist())
+    assert tokens == [str(generate(model, prompts(), 8)[0].tolist()) for model in models.values()]
 
 
 def compiled(model, graphs):

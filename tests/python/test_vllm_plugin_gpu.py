@@ -20,7 +20,7 @@ PAGE, LIST, ROWS = 16, 13, 64
 
 
 class Kind(NamedTuple):
-    """Of a layer: --kv-cache-dtype, the dtypes of queries and of the cache, heads."""
+    """A kind of layer: --kv-cache-dtype, the dtypes of queries and of the cache, heads."""
 
     cache: str
     dtype: torch.dtype

@@ -22,7 +22,7 @@ def memory(value):
 
 
 def same(got, wanted):
-    """Of two memories: NaN and zeros bit for bit."""
+    """Whether two memories are equal, NaN and zeros bit for bit."""
     if got is None or wanted is None:
         return got is wanted
     return got[1:] == wanted[1:] and torch.equal(got[0], wanted[0])

@@ -220,7 +220,7 @@ def fix_quant_mode():
 
 
 def options(given, requests):
-    """Of the engine, beyond those of every run."""
+    """Returns the options of the engine that not every run has."""
     more = {} if given.backend == "auto" else {"attention_backend": given.backend}
     if given.graphs:
         sizes = [x for x in (1, 2, 4, 8, 16, 32, 64) if x < 2 * requests]
