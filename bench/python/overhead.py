@@ -49,7 +49,7 @@ def direct(q, cache, rows, out, lse):
     workspace = context.own_workspace(q, stream, size.value)
 
     def call():
-        return _attend.function(context.handle, reference, workspace.abi, stream), keep
+        return lib.smla_attend(context.handle, reference, workspace.abi, stream), keep
 
     check(call()[0])
     return call
