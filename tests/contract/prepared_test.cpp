@@ -1,4 +1,4 @@
-// Prepared calls (smla/prepared_call.h): lines 7i and 7j.
+// Prepared calls (smla/prepared_call.h): lines 7i and 7j; smla_run_stage: line 7b.
 #include "attention.h"
 #include "calls.h"
 
@@ -87,6 +87,25 @@ CONTRACT_TEST(L7i_APreparedCallGivesTheBitsOfThePlainCallWhereverItsMemoryIs) {
             EXPECT_TRUE(scratch.clean());
             EXPECT_TRUE(call.memory.image() == wanted) << "in other memory: " << moves;
         }
+    });
+}
+
+CONTRACT_TEST(L7b_RunStageRefusesFewerBytesThanTheSizeAndElseGivesTheBitsOfTheCall) {
+    on_every_call([](Call& call, smla_context* context) {
+        run_exactly(call, context);
+        const std::vector<uint8_t> wanted = call.memory.image();
+        call.memory.reset();
+        const Placed placed(call, context, call.args());
+        const Scratch scratch(context, call.workspace(context));
+        smla_workspace less = scratch.get();
+        less.bytes -= 1;
+        EXPECT_TRUE(refused(smla_run_stage(context, call.stage, placed.args(), 0, less, nullptr),
+                            SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes"));
+        EXPECT_TRUE(call.memory.nothing_changed());
+        ASSERT_TRUE(succeeded(smla_run_stage(context, call.stage, placed.args(), 0, scratch.get(), nullptr)));
+        placed.fetch();
+        EXPECT_TRUE(scratch.clean());
+        EXPECT_TRUE(call.memory.image() == wanted);
     });
 }
 
