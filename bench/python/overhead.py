@@ -39,7 +39,7 @@ def microseconds(call, finish):
 
 def direct(q, cache, rows, out, lse):
     """The C call alone, after one that is checked."""
-    inputs = {"softmax_scale": 1.0, "q": q, "primary.cache": cache, "primary.rows": rows}
+    inputs = {"softmax_scale": 1.0, "q": q, "cache": cache, "rows": rows}
     values = {**inputs, "out": out, "lse": lse}
     keep = []  # what the arguments point to
     args = _attend.struct.fill(values, keep)
@@ -49,7 +49,7 @@ def direct(q, cache, rows, out, lse):
     workspace = context.own_workspace(q, stream, size.value)
 
     def call():
-        return _attend.function(context.handle, reference, workspace.abi, stream), keep
+        return lib.smla_attend(context.handle, reference, workspace.abi, stream), keep
 
     check(call()[0])
     return call

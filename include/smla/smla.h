@@ -8,6 +8,7 @@
 #include <smla/layer.h>
 #include <smla/model.h>
 #include <smla/plan.h>
+#include <smla/prepared_call.h>
 #include <smla/rows.h>
 #include <smla/stages.h>
 #include <smla/types.h>

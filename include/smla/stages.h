@@ -61,6 +61,12 @@ enum {
 SMLA_API smla_status smla_workspace_size(smla_context* context, smla_stage stage, const void* args,
                                          size_t budget, size_t* bytes);
 
+/* Runs a stage like the function of its name, but returns SMLA_WORKSPACE_TOO_SMALL for any workspace of fewer
+ * bytes than smla_workspace_size returns for `budget`, even if a slower kernel could run in it: a caller that
+ * grows its workspace asks for the size only then. A captured call without scratch accepts {0}. */
+SMLA_API smla_status smla_run_stage(smla_context* context, smla_stage stage, const void* args, size_t budget,
+                                    smla_workspace workspace, smla_stream stream);
+
 /* Zeroes the counters and the error word, which take 4096 bytes of a workspace. Call it before the first use
  * and after a call that failed on the device. Requests huge pages for host memory aligned to 2 MiB. */
 SMLA_API smla_status smla_workspace_init(smla_context* context, smla_workspace workspace, smla_stream stream);

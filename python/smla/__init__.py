@@ -12,6 +12,7 @@ from ._run import check_call, explain_call, prepare_call
 from ._views import GpuView
 from .backend import Backend, Metadata, backends, select_backend, why_not
 from .cache import Cache
+from .call import Call
 from .context import Context, Workspace, default_context, set_default_context
 from .errors import (
     Cancelled,

@@ -6,7 +6,7 @@ import struct
 from . import _abi
 from ._arrays.interface import PACKED, moved
 from .errors import invalid
-from .tensor import ALIGNMENT, describe, require_writable
+from .tensor import describe, require_writable
 
 _CACHE_BYTES = c.sizeof(_abi.Cache)
 assert PACKED.size == c.sizeof(_abi.Tensor)
@@ -27,7 +27,6 @@ _NUMBERS = {
 }
 _CACHE = struct.Struct(f"{_CACHE_BYTES}s")
 _KINDS = {_abi.Tensor: PACKED, _abi.Cache: _CACHE}
-_EXACT = (int, float, bool)  # other numbers (arrays of one element) may not be hashable
 
 
 class Struct:
@@ -79,12 +78,8 @@ class Struct:
 
         stream: the GPU's stream that is about to use the arrays.
         """
-        return self.fill_sized(values, keep, stream)[0]
-
-    def fill_sized(self, values, keep, stream=0):
-        """(the struct of `fill`, a key with all that the size of the call's workspace depends on)."""
         args = self.kind.from_buffer_copy(self.blank)
-        writers, key = self._writers, []
+        writers = self._writers
         for called, value in values.items():
             if value is None:
                 continue
@@ -98,10 +93,9 @@ class Struct:
                 if not rest:  # the library would take it for an absent tensor
                     raise invalid(f"{name}.ndim", 0, "1 or more")
                 writer.pack_into(args, offset, address, rest)
-                key += (name, rest, address % ALIGNMENT)
             elif writer is _CACHE:
                 try:
-                    packed, sizing, now, address, before_use, _ = borrowed = value._borrowed
+                    packed, now, address, before_use, _ = borrowed = value._borrowed
                 except AttributeError:
                     raise invalid(name, type(value).__name__, "a smla.Cache") from None
                 if now is not None and now() != address:
@@ -110,7 +104,6 @@ class Struct:
                     before_use(name, keep, stream)
                 keep.append(borrowed)
                 writer.pack_into(args, offset, packed)
-                key += (name, sizing)
                 if is_output:
                     value.require_writable(name)
             else:
@@ -118,8 +111,15 @@ class Struct:
                     writer.pack_into(args, offset, value)
                 except (struct.error, OverflowError):
                     _refuse_number(self.places[name][0], name, value)
-                key += (name, value if type(value) in _EXACT else writer.pack(value))
-        return args, tuple(key)
+        return args
+
+    def offset(self, called):
+        """Where the struct has the address of a tensor, a cache, its scale ("cache.scale") or a number."""
+        name = called.removesuffix(".scale")
+        found = self._writers.get(f"{name}_device") or self._writers.get(name)
+        if found is None or (name != called and found[0] is not _CACHE):
+            raise invalid("moving", repr(called), "names of arrays of the call")
+        return found[1] + (_abi.Cache.scale_device.offset if name != called else 0)
 
 
 def _refuse_number(what, name, value):

@@ -71,6 +71,7 @@ def _checked(function, parameters):
             arguments[place] = integer(name, arguments[place], **limit)
         return function(*arguments)
 
+    call.unchecked = function
     return call
 
 

@@ -12,7 +12,6 @@ from ._fields import argument_of, fields_of
 from ._fill import Struct
 from ._library import check, lib
 from ._outputs import Outputs, new
-from ._recorded import Recorded
 from .context import Context, Workspace, default_context
 from .errors import InvalidArgument, flag, invalid, one_of
 from .tensor import Tensor, device_of, dtype_of, plain, require_writable, shape_of, stream_of_call
@@ -23,6 +22,7 @@ class _Instead(threading.local):
 
 
 _instead = _Instead()
+_run_stage = lib.smla_run_stage.unchecked
 
 
 CALLS: dict[str, "StageCall"] = {}  # by the name of the stage
@@ -64,7 +64,6 @@ class StageCall:
             for name, field in self.fields.items()
             if field.is_written and field.is_optional and field.in_place_of
         ]
-        self.function = getattr(lib, f"smla_{name}")
         CALLS[name] = self
 
     def of(self, function):
@@ -135,52 +134,19 @@ class StageCall:
             raise
         stream = stream_of_call(stream, device, like)
         keep = []
-        args, key = self.struct.fill_sized(values, keep, stream)
+        args = self.struct.fill(values, keep, stream)
         if context is None:
             context = default_context(device)
         elif not isinstance(context, Context):
             raise invalid("context", type(context).__name__, "a smla.Context")
         if action := _instead.action:
-            action(self, args, context)
+            action(self, args, context, values)
             return
-        reference = c.byref(args)
-        budget = 0
-        if workspace is not None:
-            if type(workspace) is not Workspace:
-                raise invalid(
-                    "workspace", type(workspace).__name__, "a smla.Workspace, of Context.workspace()"
-                )
-            budget = workspace._budget
-        key = (self.stage, budget, key)
-        size = context._sizes.get(key)
-        if size is None:
-            size = self._size(context, key, reference)
-        if workspace is not None:
-            workspace._run(size, stream, self.function, context.handle, reference)
-            return
-        workspace = context.own_workspace(like, stream, size)
-        if status := self.function(context.handle, reference, workspace.abi, stream):
-            workspace._fail(status, stream)
-
-    def recorded(self, moving, **values):
-        """The call with these arguments, without outputs to allocate, as a Recorded; nothing is computed.
-
-        moving: names of its tensors whose addresses the Recorded is given, the first one among them.
-        """
-        values = {**{name: each.default for name, each in self.parameters.items()}, **values}
-        self._convert(values)
-        context = default_context(device_of(values[self.first]))
-        args, key = self.struct.fill_sized(values, [])
-        key = (self.stage, 0, key)
-        size = context._sizes.get(key) or self._size(context, key, c.byref(args))
-        return Recorded(self.function, context.handle, args, self.struct, moving, context, size)
-
-    @staticmethod
-    def _size(context, key, reference):
-        size = c.c_size_t()
-        stage, budget, _ = key
-        check(lib.smla_workspace_size(context.handle, stage, reference, budget, c.byref(size)))
-        return context._sizes.keep(key, size.value)
+        if workspace is not None and type(workspace) is not Workspace:
+            raise invalid("workspace", type(workspace).__name__, "a smla.Workspace, of Context.workspace()")
+        budget = 0 if workspace is None else workspace._budget
+        call = context.handle, self.stage, c.byref(args), budget
+        context._run(workspace, like, stream, lib.smla_workspace_size, _run_stage, *call)
 
 
 def _put_scale(values, name, first):
@@ -201,15 +167,16 @@ def _put_scale(values, name, first):
     values[f"{name}_device"] = Tensor(scale, Dtype.F32, name).address
 
 
-def _with(action, call, arguments, keywords):
+def instead_of(call, action, arguments, keywords):
+    """action(stage, args, context, values) in place of a call of a stage function; returns its result."""
     if _instead.action:
         raise invalid(
-            "call", "a call inside another explain_call, check_call or prepare_call", "one at a time"
+            "call", "a call inside another explain_call, check_call, prepare_call or Call", "one at a time"
         )
     if (getattr(call, "__module__", None) or "").split(".")[0] != "smla":  # it would do what it does
         raise invalid("call", getattr(call, "__name__", repr(call)), "a function of smla.stages")
     answers = []
-    _instead.action = lambda stage, args, context: answers.append(action(stage, args, context))
+    _instead.action = lambda *filled: answers.append(action(*filled))
     try:
         call(*arguments, **keywords)
     finally:
@@ -227,7 +194,9 @@ def explain_call(call, /, *arguments, **keywords):
     its name, "chosen": whether the call takes it, and "refusal": why it cannot run these arguments, "" if it
     can.
     """
-    return _with(lambda stage, args, context: context.explain(stage.name, args), call, arguments, keywords)
+    return instead_of(
+        call, lambda stage, args, context, *_: context.explain(stage.name, args), arguments, keywords
+    )
 
 
 def check_call(call, /, *arguments, **keywords):
@@ -235,9 +204,11 @@ def check_call(call, /, *arguments, **keywords):
 
     Nothing is computed.
     """
-    _with(
-        lambda stage, args, context: check(lib.smla_check_stage(context.handle, stage.stage, c.byref(args))),
+    instead_of(
         call,
+        lambda stage, args, context, *_: check(
+            lib.smla_check_stage(context.handle, stage.stage, c.byref(args))
+        ),
         arguments,
         keywords,
     )
@@ -245,9 +216,9 @@ def check_call(call, /, *arguments, **keywords):
 
 def prepare_call(call, /, *arguments, **keywords):
     """Loads and makes what calls of these shapes need, so that later ones may be captured in a CUDA graph."""
-    _with(
-        lambda stage, args, context: check(lib.smla_prepare(context.handle, stage.stage, c.byref(args))),
+    instead_of(
         call,
+        lambda stage, args, context, *_: check(lib.smla_prepare(context.handle, stage.stage, c.byref(args))),
         arguments,
         keywords,
     )

@@ -1,16 +1,17 @@
 """Attention backends: the units that an inference engine plugs in (smla/backend.h, docs/backends)."""
 
 import ctypes as c
+import functools
 import json
 
 from . import _abi, _views
 from ._abi import DeviceType, Dtype, Family, Format, GraphSupport, Precision, Wants
 from ._dtypes import parse
 from ._fill import Struct
-from ._handles import Bounded, Handle, Shared
+from ._handles import Handle, Shared
 from ._library import check, lib, names, sized_text
 from ._outputs import new, rank
-from ._recorded import Recorded
+from .call import Call, owners
 from .context import default_context
 from .errors import flag, invalid, name_bytes, one_of
 from .plan import bits_of, fill_batch, group_bits
@@ -140,7 +141,6 @@ class Backend(Shared):
             lib.smla_backend_create(self.context.handle, _text(name, "name"), c.byref(args), c.byref(handle))
         )
         self._values = args
-        self._sizes = Bounded()  # of workspaces, by what they depend on
         self._acquire(lib.smla_backend_destroy, handle.value, self.context)
 
     @property
@@ -203,34 +203,29 @@ class Backend(Shared):
         stream = stream_of_call(stream, device_of(q, "q"), q)
         keep = []
         values = {"q": q, "out": out, "kv_cache": kv_cache, "swa_cache": swa_cache, **tensors}
-        args, size = self._fill(metadata, values, stage_budget, keep, stream)
-        if workspace is None:
-            workspace = self.context.own_workspace(q, stream, size)
-        workspace._run(size, stream, lib.smla_backend_forward, self.handle, c.byref(args))
+        call = self.handle, c.byref(self._fill(metadata, values, stage_budget, keep, stream))
+        size = lib.smla_backend_workspace_size
+        self.context._run(workspace, q, stream, size, lib.smla_backend_forward, *call)
         return plain(out)
 
-    def _recorded(self, metadata, moving, **tensors):
-        """The call of `forward` with these tensors, out among them, as a Recorded; nothing is computed."""
-        args, size = self._fill(metadata, tensors, 0, [], 0)
-        function = lib.smla_backend_forward
-        holds = (self, metadata)
-        return Recorded(function, self.handle, args, _FORWARD, moving, self.context, size, holds)
+    def call(self, metadata, moving, *, stage_budget=0, **tensors):
+        """The call of `forward` with these tensors, out among them, as a Call; nothing is computed.
 
-    def _fill(self, metadata, tensors, stage_budget, keep, stream):
-        """The arguments of a step, and the bytes of workspace that they need."""
+        metadata: of the steps; it may be built anew between runs, with the same number of tokens. moving: as
+        in Call: "q", "out", "kv_cache", "kv_cache.scale", ... tensors, stage_budget: as in `forward`.
+        """
+        args = self._fill(metadata, tensors, stage_budget, [])
+        create = functools.partial(lib.smla_backend_call_create, self.handle)
+        held = self, metadata, owners(tensors, moving)
+        return Call.__new__(Call)._create(create, _FORWARD, args, moving, self.context, tensors["q"], held)
+
+    def _fill(self, metadata, tensors, stage_budget, keep, stream=0):
+        """The arguments of a step."""
         for name in tensors:
             if name not in _TENSORS:
                 raise invalid(name, "a tensor", "one of " + ", ".join(sorted(_TENSORS - _NAMED)))
         handle = None if metadata is None else metadata.handle
-        values = {"stage_budget": stage_budget, "metadata": handle, **tensors}
-        args, key = _FORWARD.fill_sized(values, keep, stream)
-        size = self._sizes.get(key)
-        if size is None:
-            out = c.c_size_t()
-            if any(tensors.get(name) is not None for name in ("kv_cache", "swa_cache")) or handle is not None:
-                check(lib.smla_backend_workspace_size(self.handle, c.byref(args), c.byref(out)))
-            size = self._sizes.keep(key, out.value)
-        return args, size
+        return _FORWARD.fill({"stage_budget": stage_budget, "metadata": handle, **tensors}, keep, stream)
 
     def _out(self, q, tensors):
         tokens, heads, width = rank(q, "q", 3)

@@ -12,7 +12,7 @@ from ._arrays import library_of, on_device
 from ._arrays.interface import dense, moved
 from ._library import check, lib
 from .errors import integer, invalid, one_of, words
-from .tensor import ALIGNMENT, empty, require_writable
+from .tensor import empty, require_writable
 
 FORMATS = words(*(kind for kind in Format if kind))
 _ROWS = {
@@ -104,18 +104,11 @@ class Cache:
         self._set_pages(shape, strides, item, pages, page_stride_bytes)
         self.layout = self._layout(shape, strides, item, scale_memory and scale_memory.array)
         # What a call reads, in one object, because grow() may replace it during calls of other threads: the
-        # description, the same without addresses, the function for the current address and the expected
-        # address of the memory, the function to run before a use, and the owner of the memory.
+        # description, the function for the current address and the expected address of the memory, the
+        # function to run before a use, and the owner of the memory.
         special = scale_memory or memory.hand_over
         before_use = self._before_use(memory, scale_memory) if special else None
-        self._borrowed = (
-            bytes(self.abi),
-            self._without_addresses(),
-            memory.now,
-            memory.address,
-            before_use,
-            memory.owner,
-        )
+        self._borrowed = (bytes(self.abi), memory.now, memory.address, before_use, memory.owner)
 
     def _layout(self, shape, strides, item, scale_array):
         """What Cache takes besides the memory.
@@ -137,13 +130,6 @@ class Cache:
         if self.format in _PER_TENSOR:  # a scale of 0 is no scale left out
             layout["scale"] = abi.scale if scale_array is None else scale_array
         return layout
-
-    def _without_addresses(self):
-        """What sizes of workspaces depend on: the description but for where memory lies."""
-        moved = _abi.Cache.from_buffer_copy(self.abi)
-        moved.data = (self.abi.data or 0) % ALIGNMENT
-        moved.scale_device = 1 if self.abi.scale_device else 0
-        return bytes(moved)
 
     def _check_dtype(self, own):
         """Integers of any size are bytes; floats are values, and of one type."""

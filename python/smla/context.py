@@ -10,13 +10,14 @@ import weakref
 from . import _abi
 from ._abi import DeviceType, Engine, Isa
 from ._arrays import is_capturing, library_of, on_device
-from ._handles import Bounded, Handle, InUse, Shared
+from ._handles import Handle, InUse, Shared
 from ._library import check, lib, sized_text
 from .errors import InvalidArgument, Unsupported, integer, invalid, name_bytes, one_of, words
 from .tensor import empty, stream_address
 
 _HEADER = 4096
 _ALIGNMENT = 64
+_TOO_SMALL, _NO_MEMORY = int(_abi.Status.WORKSPACE_TOO_SMALL), _abi.Workspace()
 _ENGINES, _ISAS = words(*Engine), words(*Isa)
 
 
@@ -34,7 +35,7 @@ class Workspace(Handle):
 
     def __init__(self, context, like=None, budget=0):
         self._context, self._budget = context, integer("workspace.budget", budget, 64, least=0)
-        self._like = on_device(context.device) if like is None else _without_memory(like)
+        self._like = on_device(context.device) if like is None else without_memory(like)
         self._memory, self.abi, self._outgrown = None, _abi.Workspace(), []
         self._in_use = InUse("workspace", "create one per thread with context.workspace()")
 
@@ -47,15 +48,19 @@ class Workspace(Handle):
         with self._in_use:
             self._reserve(size, None if stream is None else stream_address(stream))
 
-    def _run(self, size, stream, function, *arguments):
-        """Calls function(*arguments, workspace, stream) of the C ABI with `size` bytes of scratch or more."""
+    def _run(self, stream, size, function, *arguments):
+        """Calls function(*arguments, workspace, stream) of the C ABI, which refuses a workspace with fewer
+        bytes than size(*arguments, bytes) returns.
+        """
         in_use = self._in_use
         if not in_use.acquire(False):  # `with` takes three times as long
             in_use.refuse()
         try:
-            if size > self.abi.bytes:
-                self._reserve(size, stream)
-            if status := function(*arguments, self.abi, stream):
+            status = function(*arguments, self.abi, stream)
+            if status == _TOO_SMALL:
+                self._reserve(_bytes(size, arguments), stream)
+                status = function(*arguments, self.abi, stream)
+            if status:
                 self._fail(status, stream)
         finally:
             in_use.release()
@@ -124,7 +129,13 @@ class Workspace(Handle):
         }
 
 
-def _without_memory(like):
+def _bytes(function, arguments):
+    size = c.c_size_t()
+    check(function(*arguments, c.byref(size)))
+    return size.value
+
+
+def without_memory(like):
     """An empty array of like's library and device: its own memory need not live as long as a workspace."""
     try:
         return empty(like, (0,), "u8")
@@ -187,7 +198,6 @@ class Context(Shared):
         self.device = (int(DeviceType.CPU), 0) if is_cpu else (int(DeviceType.CUDA), args.device_index)
         self._check_indices = bool(check_indices)
         self._own = threading.local()
-        self._sizes = Bounded()  # of workspaces, by what they depend on: see StageCall
 
     @property
     def description(self):
@@ -216,6 +226,19 @@ class Context(Shared):
             if not for_this_call:
                 held[key] = workspace
         return workspace
+
+    def _run(self, workspace, like, stream, size, function, *arguments):
+        """workspace._run of these. None: one of the own workspaces, which only this thread uses."""
+        if workspace is not None:
+            workspace._run(stream, size, function, *arguments)
+            return
+        workspace = self._own.__dict__.get((stream or 0, type(like).__module__ == "torch"))
+        status = function(*arguments, _NO_MEMORY if workspace is None else workspace.abi, stream)
+        if status == _TOO_SMALL:
+            workspace = self.own_workspace(like, stream, _bytes(size, arguments))
+            status = function(*arguments, workspace.abi, stream)
+        if status:
+            check(status) if workspace is None else workspace._fail(status, stream)
 
     def read_error(self):
         """Workspace.read_error of this thread's own workspaces."""

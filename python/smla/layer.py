@@ -153,11 +153,9 @@ class Layer(Shared):
         stream = stream_of_call(stream, device_of(hidden, "hidden"), hidden)
         keep = []
         step = _STEP.fill(values, keep, stream)
-        size = c.c_size_t()
-        check(lib.smla_layer_workspace_size(self.handle, c.byref(step), stage_budget, c.byref(size)))
-        if workspace is None:
-            workspace = self.context.own_workspace(hidden, stream, size.value)
-        workspace._run(size.value, stream, lib.smla_layer_forward, self.handle, c.byref(step), stage_budget)
+        call = self.handle, c.byref(step), stage_budget
+        size = lib.smla_layer_workspace_size
+        self.context._run(workspace, hidden, stream, size, lib.smla_layer_forward, *call)
         return plain(out)
 
     def session(self, **options):

@@ -11,7 +11,6 @@ from .errors import invalid
 Array: TypeAlias = Any  # of NumPy, PyTorch or any library with DLPack, or a smla.Tensor
 DtypeLike: TypeAlias = Any  # "bf16", numpy.float32, torch.bfloat16, ...
 
-ALIGNMENT = 16  # bytes: kernels choose by where addresses lie between multiples of it
 _INTEGERS = (Dtype.I32, Dtype.I64)
 
 

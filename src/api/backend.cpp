@@ -1,4 +1,4 @@
-#include "api/guard.h"
+#include "api/call.h"
 #include "backends/gate.h"
 #include "backends/metadata/metadata.h"
 #include "backends/registry.h"
@@ -51,6 +51,31 @@ void refuse_output_quant(const ForwardArgs& args) {
         if (present(scale))
             fail(SMLA_UNSUPPORTED, field, describe(scale), "absent: there is no fused output quantisation");
 }
+
+void forward(const smla_backend& backend, const ForwardArgs& args, const Workspace& workspace,
+             smla_stream stream) {
+    const InUse use = api::reading(args.metadata, "args.metadata");
+    backend.instance.run(backend.context->context.env({}, stream),
+                         args.metadata ? args.metadata->metadata.get() : nullptr, args, workspace);
+}
+
+class ForwardCall final : public smla_call {
+public:
+    ForwardCall(const smla_backend& backend, const ForwardArgs& args, const size_t* moving, int32_t count)
+        : smla_call(forward_places(), &args, moving, count), backend_(backend), args_(args) {
+        SMLA_CHECK(args.metadata, "args.metadata", "null", "the metadata of the steps");
+        bytes = backend.instance.workspace(backend.context->context.env({}), args);
+    }
+    void run(const void* const* addresses, const Workspace& workspace, smla_stream stream) const override {
+        ForwardArgs args = args_;
+        place(&args, addresses);
+        forward(backend_, args, workspace, stream);
+    }
+
+private:
+    const smla_backend& backend_;
+    ForwardArgs args_;
+};
 
 }  // namespace
 
@@ -187,10 +212,19 @@ smla_status smla_backend_forward(const smla_backend* backend, const smla_backend
         const smla_backend& on = api::handle(backend, "backend");
         const ForwardArgs copy = api::read_args(args);
         refuse_output_quant(copy);
-        const InUse use = api::reading(copy.metadata, "args.metadata");
-        on.instance.run(on.context->context.env({}, stream),
-                        copy.metadata ? copy.metadata->metadata.get() : nullptr, copy,
-                        api::read_workspace(workspace));
+        forward(on, copy, api::read_workspace(workspace), stream);
+    });
+}
+
+smla_status smla_backend_call_create(const smla_backend* backend, const smla_backend_forward_args* args,
+                                     const size_t* moving, int32_t moving_count, smla_call** out) {
+    return api::guard([&] {
+        SMLA_CHECK(out, "out", "null", "where the call goes");
+        *out = nullptr;
+        const smla_backend& on = api::handle(backend, "backend");
+        const ForwardArgs copy = api::read_args(args);
+        refuse_output_quant(copy);
+        *out = new ForwardCall(on, copy, moving, moving_count);
     });
 }
 

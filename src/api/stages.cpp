@@ -1,4 +1,4 @@
-#include "api/guard.h"
+#include "api/stage_args.h"
 #include "engines/run.h"
 #include "ops/check_data.h"
 #include "ops/ops.h"
@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 using namespace smla;
+using api::check_stage, api::read_call;
 
 namespace {
 
@@ -25,27 +26,25 @@ static_assert(kStageCount == SMLA_STAGE_COUNT);
 static_assert(int(FieldKind::tensor) == SMLA_FIELD_TENSOR && int(FieldKind::cache) == SMLA_FIELD_CACHE &&
               int(FieldKind::scalar) == SMLA_FIELD_NUMBER);
 
-void check_stage(smla_stage stage) {
-    SMLA_CHECK(stage >= 0 && stage < SMLA_STAGE_COUNT, "stage", stage, text("0 to ", SMLA_STAGE_COUNT - 1));
-}
-
-// The caller's arguments as every engine reads them: strides spelt out, the stage's own direction.
-template <Stage S>
-ArgsOf<S> read_call(const void* args) {
-    ArgsOf<S> call = api::read_args(static_cast<const ArgsOf<S>*>(args));
-    resolve_strides(call);
-    if constexpr (S == Stage::inverse_rope) {
-        SMLA_CHECK(call.inverse == 0 || call.inverse == 1, "args.inverse", call.inverse, "0 or 1");
-        call.inverse = 1;
-    }
-    return call;
-}
-
 template <Stage S>
 smla_status call(smla_context* context, const ArgsOf<S>* args, smla_workspace workspace, smla_stream stream) {
     return api::guard([&] {
         run_stage<S>(read_call<S>(args), api::checked(context).env(api::read_workspace(workspace), stream));
     });
+}
+
+// The same in a workspace that has all bytes that pay within the budget.
+template <Stage S>
+void run_sized(const void* args, const Env& env, size_t budget) {
+    const ArgsOf<S> call = read_call<S>(args);
+    const auto planned = plan_stage<S>(call, env);  // which checks the arguments
+    const size_t bytes = stage_workspace<S>(call, env, budget);
+    // A caller may have no counters that a capture does not zero.
+    const bool has_scratch = bytes > kWorkspaceHeader;
+    if (env.workspace.bytes < bytes && (has_scratch || !env.device->capturing(env.stream)))
+        fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(env.workspace.bytes),
+             text("at least ", bytes));
+    launch_stage<S>(*planned, call, env);
 }
 
 // Arguments that are right except that there may be no memory yet.
@@ -143,6 +142,23 @@ smla_status smla_workspace_size(smla_context* context, smla_stage stage, const v
 #define SMLA_CASE(name, args_type)                                                                   \
     case Stage::name:                                                                                \
         *bytes = stage_workspace<Stage::name>(described<Stage::name>(on, args), on.env({}), budget); \
+        break;
+            SMLA_STAGES(SMLA_CASE)
+#undef SMLA_CASE
+        }
+    });
+}
+
+smla_status smla_run_stage(smla_context* context, smla_stage stage, const void* args, size_t budget,
+                           smla_workspace workspace, smla_stream stream) {
+    return api::guard([&] {
+        const Context& on = api::checked(context);
+        check_stage(stage);
+        const Env env = on.env(api::read_workspace(workspace), stream);
+        switch (Stage(stage)) {
+#define SMLA_CASE(name, args_type)                 \
+    case Stage::name:                              \
+        run_sized<Stage::name>(args, env, budget); \
         break;
             SMLA_STAGES(SMLA_CASE)
 #undef SMLA_CASE

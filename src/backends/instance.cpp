@@ -43,6 +43,8 @@ void leave_out_unread(const BackendConfig& config, ForwardArgs& args) {
 
 }  // namespace
 
+std::span<const StageField> forward_places() { return kForwardPlaces; }
+
 BackendInstance::BackendInstance(const Backend& which, const BackendConfig& given)
     : backend(&which),
       config(given),

@@ -7,6 +7,9 @@
 
 namespace smla {
 
+// Where the addresses of a forward's arguments are.
+std::span<const StageField> forward_places();
+
 struct BackendInstance {
     BackendInstance(const Backend& backend, const BackendConfig& config);  // throws with the refusals
 

@@ -45,6 +45,13 @@ std::shared_ptr<const Kept> remembered(PlanUse use, size_t budget, const ArgsOf<
     return made;
 }
 
+template <Stage S>
+void refuse_unprepared(const PlannedCall<S>& call) {
+    if (!call.plan.unprepared.empty())
+        fail(SMLA_UNSUPPORTED, "args", call.plan.unprepared,
+             "shapes that were prepared, sized or run before the capture");
+}
+
 // What a kernel leaves to other stages.
 template <Stage S>
 void launch_rest(const PlannedCall<S>& call, const ArgsOf<S>& args, const Env& env) {
@@ -74,9 +81,7 @@ const char* launch_stage(const PlannedCall<S>& call, const ArgsOf<S>& args, cons
     if (needed > env.workspace.bytes && needed > kWorkspaceHeader)
         fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(env.workspace.bytes),
              text("at least ", needed));
-    if (!call.plan.unprepared.empty())
-        fail(SMLA_UNSUPPORTED, "args", call.plan.unprepared,
-             "shapes that were prepared, sized or run before the capture");
+    refuse_unprepared(call);
     if (env.device->type() == SMLA_CPU) stop_point();
     Device::Scope scope(*env.device);
     if constexpr (HasIndices<ArgsOf<S>>)
@@ -97,6 +102,28 @@ const char* launch_stage(const PlannedCall<S>& call, const ArgsOf<S>& args, cons
 template <Stage S>
 const char* run_stage(const ArgsOf<S>& args, const Env& env) {
     return launch_stage<S>(*plan_stage<S>(args, env), args, env);
+}
+
+template <Stage S>
+PreparedCall<S> prepare_call(const ArgsOf<S>& args, const Env& env, size_t bytes) {
+    Env within = env;
+    within.workspace = {nullptr, bytes};
+    PreparedCall<S> out{.planned = plan_stage<S>(args, within), .bytes = bytes};
+    refuse_unprepared(*out.planned);
+    PlanKey key(PlanUse::run, uint64_t(S), bytes, env);
+    key.add(args, fields_of<ArgsOf<S>>());
+    out.key.assign(key.bytes().begin(), key.bytes().end());
+    return out;
+}
+
+template <Stage S>
+const char* run_prepared(const PreparedCall<S>& call, const ArgsOf<S>& args, const Env& env) {
+    PlanKey key(PlanUse::run, uint64_t(S), call.bytes, env);
+    key.add(args, fields_of<ArgsOf<S>>());
+    if (std::ranges::equal(key.bytes(), call.key)) return launch_stage<S>(*call.planned, args, env);
+    Env within = env;
+    within.workspace.bytes = std::min(env.workspace.bytes, call.bytes);
+    return launch_stage<S>(*plan_stage<S>(args, within), args, env);
 }
 
 template <Stage S>
@@ -181,15 +208,18 @@ std::vector<std::string> kernel_names(Stage stage, smla_engine engine) {
     return out;
 }
 
-#define SMLA_INSTANTIATE(name, args)                                                              \
-    template std::shared_ptr<const PlannedCall<Stage::name>> plan_stage<Stage::name>(const args&, \
-                                                                                     const Env&); \
-    template const char* launch_stage<Stage::name>(const PlannedCall<Stage::name>&, const args&,  \
-                                                   const Env&);                                   \
-    template const char* run_stage<Stage::name>(const args&, const Env&);                         \
-    template size_t stage_workspace<Stage::name>(const args&, const Env&, size_t);                \
-    template void prepare_stage<Stage::name>(const args&, const Env&);                            \
-    template void check_call<Stage::name>(const args&, const Env&);                               \
+#define SMLA_INSTANTIATE(name, args)                                                               \
+    template std::shared_ptr<const PlannedCall<Stage::name>> plan_stage<Stage::name>(const args&,  \
+                                                                                     const Env&);  \
+    template const char* launch_stage<Stage::name>(const PlannedCall<Stage::name>&, const args&,   \
+                                                   const Env&);                                    \
+    template const char* run_stage<Stage::name>(const args&, const Env&);                          \
+    template PreparedCall<Stage::name> prepare_call<Stage::name>(const args&, const Env&, size_t); \
+    template const char* run_prepared<Stage::name>(const PreparedCall<Stage::name>&, const args&,  \
+                                                   const Env&);                                    \
+    template size_t stage_workspace<Stage::name>(const args&, const Env&, size_t);                 \
+    template void prepare_stage<Stage::name>(const args&, const Env&);                             \
+    template void check_call<Stage::name>(const args&, const Env&);                                \
     template std::vector<Verdict> explain_stage<Stage::name>(const args&, const Env&);
 SMLA_STAGES(SMLA_INSTANTIATE)
 #undef SMLA_INSTANTIATE

@@ -22,6 +22,20 @@ std::shared_ptr<const PlannedCall<S>> plan_stage(const ArgsOf<S>& args, const En
 template <Stage S>
 const char* launch_stage(const PlannedCall<S>& call, const ArgsOf<S>& args, const Env& env);
 
+// A call that is planned once and launched with other addresses.
+template <Stage S>
+struct PreparedCall {
+    std::vector<char> key;  // what the plan was made from
+    std::shared_ptr<const PlannedCall<S>> planned;
+    size_t bytes = 0;  // of workspace, to which the plan keeps
+};
+template <Stage S>
+PreparedCall<S> prepare_call(const ArgsOf<S>& args, const Env& env, size_t bytes);
+// `args`: those of the preparation with other addresses. Whatever else a plan depends on, such as their
+// alignment, is compared; if it differs, the call is checked and planned as by run_stage().
+template <Stage S>
+const char* run_prepared(const PreparedCall<S>& call, const ArgsOf<S>& args, const Env& env);
+
 // Bytes of workspace that are enough for every allowed candidate. Data pointers are not looked at.
 template <Stage S>
 size_t stage_workspace(const ArgsOf<S>& args, const Env& env, size_t budget);

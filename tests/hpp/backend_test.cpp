@@ -175,4 +175,29 @@ TEST(HppBackend, row_operations) {
     EXPECT_EQ(lse[1], -INFINITY);
 }
 
+TEST(HppCall, runs_a_forward_in_other_memory) {
+    Step step;
+    smla::Workspace workspace = step.context.workspace();
+    step.backend.forward(step.args, workspace);
+    const std::vector<float> wanted = step.out, cache = step.memory;
+    using A = smla_backend_forward_args;
+    const auto call = smla::Call::of(
+        step.backend, step.args, {offsetof(A, k_c.data), offsetof(A, kv_cache.data), offsetof(A, out.data)});
+    const std::vector<float> k_c = step.k_c;
+    std::vector<float> memory(cache.size(), NAN), out(wanted.size(), NAN);
+    step.k_c.assign(k_c.size(), NAN);  // which this run does not read
+    for (int run = 0; run < 2; ++run) {
+        call.run({k_c.data(), memory.data(), out.data()}, workspace);
+        EXPECT_EQ(out, wanted);
+        EXPECT_EQ(memory.size(), cache.size());
+        for (size_t i = 0; i < cache.size(); ++i) EXPECT_TRUE(memory[i] == cache[i] || std::isnan(cache[i]));
+    }
+    EXPECT_EQ(refused([&] { call.run({k_c.data()}, workspace); }), "addresses");
+    step.args.metadata = nullptr;
+    EXPECT_EQ(refused([&] { smla::Call::of(step.backend, step.args, {}); }), "args.metadata");
+    step.args.metadata = step.metadata.get();
+    EXPECT_EQ(refused([&] { smla::Call::of(step.backend, step.args, {offsetof(A, lse.data)}); }),
+              "moving[0]");
+}
+
 }  // namespace

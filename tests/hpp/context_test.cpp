@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <optional>
 #include <thread>
 
 namespace {
@@ -15,7 +16,7 @@ constexpr bool moves_only =
     std::is_nothrow_move_constructible_v<Handle>&& std::is_nothrow_move_assignable_v<Handle> &&
     !std::is_copy_constructible_v<Handle> && !std::is_copy_assignable_v<Handle>;
 static_assert(moves_only<smla::Context> && moves_only<smla::Workspace> && moves_only<smla::Plan>);
-static_assert(moves_only<smla::Layer> && moves_only<smla::Session>);
+static_assert(moves_only<smla::Layer> && moves_only<smla::Session> && moves_only<smla::Call>);
 static_assert(std::is_base_of_v<std::exception, smla::Error>);
 
 smla_context_args on(smla_engine engine) {
@@ -373,6 +374,35 @@ TEST(HppContext, a_budget_bounds_scratch) {
     context.score_select(problem.args(), bounded);
     EXPECT_LT(bounded.bytes(), all.bytes());
     EXPECT_EQ(problem.indices, unbounded);
+}
+
+TEST(HppCall, runs_a_stage_in_other_memory_and_keeps_its_context) {
+    Problem problem, other;
+    const smla_attend_args args = problem.args();
+    std::optional<smla::Context> context(on(SMLA_ENGINE_CPU));
+    context->attend(args);
+    const std::vector<float> wanted = problem.out;
+    smla::Workspace workspace = context->workspace();
+    using A = smla_attend_args;
+    const auto call = smla::Call::of<SMLA_STAGE_ATTEND>(
+        *context, args, {offsetof(A, q.data), offsetof(A, primary.cache.data), offsetof(A, out.data)});
+    context.reset();
+    problem.out.assign(wanted.size(), 0);
+    call.run({other.q.data(), other.keys.data(), other.out.data()}, workspace);
+    EXPECT_EQ(other.out, wanted);
+    EXPECT_EQ(problem.out, std::vector<float>(wanted.size()));
+    EXPECT_GE(workspace.bytes(), call.bytes());
+    call.run({other.q.data(), other.keys.data(), problem.out.data()}, workspace.get());
+    EXPECT_EQ(problem.out, wanted);
+    for (const size_t count : {2, 4}) {
+        try {
+            if (count == 2) call.run({nullptr, nullptr}, workspace);
+            else call.run({nullptr, nullptr, nullptr, nullptr}, workspace);
+            ADD_FAILURE() << count;
+        } catch (const smla::Error& error) {
+            EXPECT_EQ(error.field, "addresses");
+        }
+    }
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 """Contexts and workspaces: which engine runs a call, its scratch, calls of many threads, and noted errors."""
 
+import ctypes
 import functools
 import threading
 import weakref
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -147,54 +147,33 @@ def test_a_workspace_grows_and_serves_on():
     np.testing.assert_array_equal(smla.attend(q, cache, rows, workspace=workspace, **options).out, got.out)
 
 
-def test_a_size_is_asked_for_once_for_calls_that_are_alike(monkeypatch):
-    """Alike: all but what lies in the arrays, and where, if aligned as far as kernels look."""
-    asked = []
-    ask = _run.lib.smla_workspace_size
-    monkeypatch.setattr(
-        _run, "lib", SimpleNamespace(smla_workspace_size=lambda *given: asked.append(given) or ask(*given))
-    )
+def test_a_size_is_asked_for_where_a_workspace_is_too_small(monkeypatch):
+    asked, ask = [], _run.lib.smla_workspace_size
+    monkeypatch.setattr(_run.lib, "smla_workspace_size", lambda *given: asked.append(given) or ask(*given))
     context = smla.Context("cpu", threads=1)
-    (q, cache, rows), options, _ = attention()
-    memory = np.zeros(2 * q.nbytes + 64, np.uint8)
-    start = -memory.ctypes.data % 16
-    aligned, moved = (
-        memory[start + offset :][: q.nbytes].view(np.float32).reshape(q.shape) for offset in (0, 4)
-    )
-    other = attention(seed=1)[0]
-    workspace = context.workspace(budget=1 << 20)
-    longer = smla.Cache(np.zeros((5, 3, 16), np.float32), "row_f32", 3)
+    wide, narrow = (smla.Cache(np.zeros((5, 64, width), np.float32), "row_f32", 64) for width in (512, 8))
 
-    def times(q=aligned, cache=cache, rows=rows, **more):
-        before = len(asked)
+    def times(cache, **more):
+        before, q = len(asked), np.zeros((2, 64, cache.width), np.float32)
+        w, ends = np.ones((2, 64), np.float32), np.full(2, 320, np.int32)
         for _ in range(3):
-            smla.attend(q, cache, rows, **{"context": context} | options | more)
+            smla.score_select(q, w, cache, ends, 40, context=context, **more)
         return len(asked) - before
 
-    assert times() == 1 and times(aligned.copy()) == 0
-    assert times(other[0], rows=other[2]) == 0
-    different = [
-        dict(q=moved),
-        dict(cache=longer),
-        dict(rows=rows[:, :4]),
-        dict(sink=np.zeros(2, np.float32)),
-        dict(lse=True),
-        dict(max_logits=True),
-        dict(softmax_scale=np.float32(0.5)),
-        dict(workspace=workspace),
-        dict(context=smla.Context("cpu", threads=2)),
-    ]
-    for changed in different:
-        assert [times(**changed), times(**changed)] == [1, 0], changed
-    assert times() == 0
+    assert [times(wide), times(wide), times(narrow)] == [1, 0, 0]
+    workspace = context.workspace()
+    assert [times(wide, workspace=workspace), times(wide, workspace=workspace)] == [1, 0]
+    assert workspace.bytes >= ask_size(asked[-1])
+    thread = threading.Thread(target=lambda: asked.append(times(wide)))  # has a workspace of its own
+    thread.start()
+    thread.join()
+    assert asked[-1] == 1
 
 
-def test_sizes_that_are_remembered_are_bounded():
-    context = smla.Context("cpu", threads=1)
-    x = np.ones((1, 1, 4), np.float32)
-    for n in range(5000):
-        smla.norm(x, eps=1.0 + n, context=context)
-    assert 0 < len(context._sizes) <= 4096
+def ask_size(call):
+    size = ctypes.c_size_t()
+    smla._library.check(smla._library.lib.smla_workspace_size(*call[:-1], ctypes.byref(size)))
+    return size.value
 
 
 def test_a_workspace_does_not_hold_the_arrays_of_its_first_call():

@@ -166,7 +166,7 @@ def call_without_a_workspace(q, cache, rows):
     context, out = smla.Context("cpu", threads=1, check_indices=True), np.zeros_like(q)
     values = {"softmax_scale": 1.0, "q": q, "cache": cache, "rows": rows, "out": out}
     args = _attend.struct.fill(values, [])
-    _library.check(_attend.function(context.handle, c.byref(args), _abi.Workspace(), None))
+    _library.check(_library.lib.smla_attend(context.handle, c.byref(args), _abi.Workspace(), None))
 
 
 def test_the_last_error_is_the_threads_own():

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import smla
 from conftest import ROOT
+from smla import _run
 from smla._handles import Bounded
-from smla._run import CALLS
 from smla._views import GpuView
 
 try:
@@ -34,12 +34,11 @@ HOLDERS = {
     "backend.Metadata": ("refused", "refused", "refused"),
     "layer.Layer": ("itself", "itself", "refused"),
     "layer.Session": ("refused", "another", "refused"),
-    "_recorded.Recorded": ("refused", "refused", "refused"),
+    "call.Call": ("refused", "refused", "refused"),
     "_handles.Bounded": ("another", "another", "another"),
     "_views.GpuView": ("refused", "refused", "refused"),
     "cache.Cache": ("another", "another", "another"),
     "tensor.Tensor": ("another", "another", "another"),
-    "vllm.caches.Described": ("another", "another", "another"),
 }
 # Classes that hold no handle and no address, or only objects of the classes above.
 OTHERS = """
@@ -101,8 +100,8 @@ def test_every_class_of_the_package_is_listed():
     found = dict(classes())
     assert sorted(found) == sorted([*HOLDERS, *OTHERS])
     assert [name for name in OTHERS if holds(found[name])] == ["_handles.Handle"]  # of which others are made
-    generated = ("_handles.Bounded", "vllm.caches.Described")  # hold objects of the other classes
-    assert [name for name in HOLDERS if not holds(found[name])] == list(generated)
+    generated = ["_handles.Bounded"]  # holds objects of the other classes
+    assert [name for name in HOLDERS if not holds(found[name])] == generated
 
 
 def backend(**options):
@@ -110,18 +109,11 @@ def backend(**options):
     return smla.Backend("FLASHMLA_SPARSE", "dsa", **sizes, softmax_scale=0.1, **options)
 
 
-def recorded():
+def prepared():
     cache = smla.Cache.empty("row_f32", 1, 4, width=8)
-    arrays = {"head": np.zeros((1, 8), np.float32), "slots": np.zeros(1, np.int32)}
-    return CALLS["write_kv"].recorded(("head", "slots"), cache=cache, **arrays)
-
-
-def described():
-    from smla.vllm.caches import Described
-
-    out = Described(smla.Cache)
-    out(torch.zeros(1, 4, 8), "row_f32", 4)
-    return out
+    return smla.Call(
+        smla.write_kv, ["head", "slots"], np.zeros((1, 8), np.float32), np.zeros(1, np.int32), cache
+    )
 
 
 def gpu_view():
@@ -141,12 +133,11 @@ def make(checkpoint):
         "backend.Metadata": lambda: backend().metadata(),
         "layer.Layer": lambda: layer,
         "layer.Session": layer.session,
-        "_recorded.Recorded": recorded,
-        "_handles.Bounded": lambda: Bounded({1: recorded()}),
+        "call.Call": prepared,
+        "_handles.Bounded": lambda: Bounded({1: prepared()}),
         "_views.GpuView": gpu_view,
         "cache.Cache": lambda: smla.Cache(np.ones((2, 4, 8), np.float32), "row_f32", 4),
         "tensor.Tensor": lambda: smla.tensor(np.arange(8, dtype=np.uint16).reshape(2, 4), "bf16"),
-        "vllm.caches.Described": described,
     }
 
 
@@ -156,8 +147,6 @@ WAYS = [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value)
 @pytest.mark.parametrize("way", range(3), ids=["copy", "deepcopy", "pickle"])
 @pytest.mark.parametrize("name", HOLDERS)
 def test_copies(name, way, make):
-    if name.startswith("vllm") and torch is None:
-        pytest.skip("no PyTorch")
     value, wanted = make[name](), HOLDERS[name][way]
     assert f"{type(value).__module__}.{type(value).__name__}" == f"smla.{name}"
     if wanted == "refused":
@@ -198,7 +187,7 @@ def test_copies_of_a_view_have_the_same_values(library, way):
         np.testing.assert_array_equal(np.asarray(other.array), bits)
 
 
-def test_a_recorded_call_keeps_its_backend_and_metadata_alive():
+def test_a_prepared_call_keeps_its_backend_and_metadata_alive():
     on = backend(dtype="f32", kv_cache_dtype="row_f32")
     step = on.metadata()
     step.build(
@@ -208,9 +197,7 @@ def test_a_recorded_call_keeps_its_backend_and_metadata_alive():
     )
     tensors = {"q": np.zeros((1, 16, 576), np.float32), "out": np.zeros((1, 16, 512), np.float32)}
     cache = smla.Cache.empty("row_f32", 1, 64, width=576)
-    call = on._recorded(
-        step, ("q", "out"), **tensors, topk_indices=np.zeros((1, 64), np.int32), kv_cache=cache
-    )
+    call = on.call(step, ["q", "out"], **tensors, topk_indices=np.zeros((1, 64), np.int32), kv_cache=cache)
     held = weakref.ref(on), weakref.ref(step)
     del on, step
     gc.collect()
@@ -350,8 +337,7 @@ def test_threads_that_share_a_workspace(threads=4, calls=100):
 
 def test_a_call_keeps_the_memory_of_a_cache_that_grows_meanwhile(monkeypatch):
     (q, cache, rows), options = attention()
-    old, call = weakref.ref(cache.array), CALLS["attend"]
-    alive, function = [], call.function
+    old, alive, function = weakref.ref(cache.array), [], _run._run_stage
 
     def grows_first(*arguments):
         cache.grow(100)
@@ -359,30 +345,8 @@ def test_a_call_keeps_the_memory_of_a_cache_that_grows_meanwhile(monkeypatch):
         alive.append(old() is not None)
         return function(*arguments)
 
-    monkeypatch.setattr(call, "function", grows_first)
+    monkeypatch.setattr(_run, "_run_stage", grows_first)
     assert (smla.attend(q, cache, rows, **options).out == 1).all()
     assert alive == [True] and cache.pages == 100
     gc.collect()
     assert old() is None
-
-
-@pytest.mark.skipif(torch is None, reason="no PyTorch")
-@pytest.mark.parametrize("way", range(3), ids=["copy", "deepcopy", "pickle"])
-def test_a_copy_of_remembered_descriptions_describes_the_tensors_that_it_is_given(way):
-    """The keys are addresses, which a copy of the caches would not have."""
-    from smla.vllm.caches import Described
-
-    data, describe = torch.zeros(1, 4, 8), Described(smla.Cache)
-    assert describe(data, "row_f32", 4) is describe(data, "row_f32", 4)
-    cache = WAYS[way](describe)(data, "row_f32", 4)
-    assert cache.abi.data == data.data_ptr()
-
-
-@pytest.mark.skipif(torch is None, reason="no PyTorch")
-def test_a_description_of_a_tensor_follows_its_memory():
-    from smla.vllm import fused
-
-    data = torch.zeros(1, 4, 8)
-    assert fused._cache(smla.Cache, data, "row_f32", 4) is fused._cache(smla.Cache, data, "row_f32", 4)
-    data.data = torch.ones(1, 4, 8)
-    assert fused._cache(smla.Cache, data, "row_f32", 4).abi.data == data.data_ptr()

@@ -7,8 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import numpy as np
 import smla
-from smla.vllm import fused
+from smla.vllm import caches, fused
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 E4M3 = torch.float8_e4m3fn
@@ -190,16 +191,20 @@ def test_other_layouts_and_quantised_queries_are_refused():
         fused.fused_q(*[None] * 8, 1.0, 1.0)
 
 
-def test_descriptions_of_caches_go_with_them():
-    step = step_of("auto", True)
-    fused.fused_norm_rope(**step)
-    held = weakref.ref(step["mla_kv_cache"])
-    before = len(fused._described)
-    fused.fused_norm_rope(**step)
-    assert len(fused._described) == before >= 2  # described once
+def test_prepared_writes_serve_all_caches_and_keep_none():
+    writes, step = caches._writes, step_of("auto", True)
+    writes.clear()
+    shape, held = step["mla_kv_cache"].shape, []
+    for _ in range(3):
+        memory = np.zeros(shape.numel() * 2, np.uint8)
+        held.append(weakref.ref(memory))
+        step["mla_kv_cache"] = torch.from_numpy(memory).view(torch.bfloat16).view(shape)
+        fused.fused_norm_rope(**step)
+        assert len(writes) == 2 and memory.any()
+    del memory
     step.clear()
     gc.collect()
-    assert held() is None and len(fused._described) <= before - 2
+    assert [each() for each in held] == [None] * 3
 
 
 def index_queries(rng):

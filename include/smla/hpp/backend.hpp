@@ -145,6 +145,8 @@ public:
     }
 
     smla_backend* get() const { return handle_.get(); }
+    // Objects made from a backend hold this to keep it alive.
+    const std::shared_ptr<smla_backend>& shared() const { return handle_; }
     smla_backend_info info() const {
         smla_backend_info out{};
         out.struct_size = sizeof out;

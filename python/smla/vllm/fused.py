@@ -5,17 +5,14 @@ vllm/model_executor/layers/sparse_attn_indexer.py). PyTorch rotates, by vLLM's t
 [positions, cos | sin], which includes the changes of YaRN. Norms, quantisation and cache writes are stages.
 """
 
-from typing import Any
-
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from .. import stages
 from .. import torch as operators
 from ..compat.vllm_ops import latent_cache
 from ..compat.vllm_ops.caches import index_cache
 from ..errors import unsupported
-from .caches import Described
+from .caches import write
 
 
 def rotated(x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch.Tensor:
@@ -43,18 +40,6 @@ def _norm(x, weight, eps, dtype, **layer):
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     stages.norm(x.unsqueeze(1), weight, eps=eps, out=out.unsqueeze(1), **layer)
     return out
-
-
-# Descriptions of vLLM's caches, by vLLM's tensor; an entry is dropped with its tensor.
-_described: Any = WeakTensorKeyDictionary()
-
-
-def _cache(describe, data, *named):
-    """describe(data, *named), remembered, as vLLM passes the same tensor in every step."""
-    known = _described.setdefault(data, {})
-    if describe not in known:
-        known[describe] = Described(describe)
-    return known[describe](data, *named)
 
 
 def fused_norm_rope(
@@ -101,8 +86,9 @@ def fused_norm_rope(
     _copy(latent, kv_c_out)
     _copy(tail, k_pe_out)
     if mla_kv_cache is not None and mla_kv_cache.numel() and slot_mapping is not None:
-        cache = _cache(latent_cache, mla_kv_cache, mla_kv_cache_dtype, mla_k_scale)
-        stages.write_kv(latent, slot_mapping[: len(latent)], cache, tail=tail if tail.shape[-1] else None)
+        slots, rope = slot_mapping[: len(latent)], tail if tail.shape[-1] else None
+        kind = latent_cache, mla_kv_cache_dtype, mla_k_scale
+        write(stages.write_kv, latent, rope, slots, mla_kv_cache, *kind)
     if has_indexer:
         layer = {"kind": "layer", "bias": index_k_layer_norm_bias}
         keys = _norm(index_k, index_k_layer_norm_w, index_k_layer_norm_eps, torch.float32, **layer)
@@ -110,7 +96,7 @@ def fused_norm_rope(
         _copy(keys, index_k_out)
         slots = slot_mapping if indexer_slot_mapping is None else indexer_slot_mapping
         if indexer_k_cache is not None and indexer_k_cache.numel() and slots is not None:
-            stages.write_index(keys, slots[: len(keys)], _cache(index_cache, indexer_k_cache))
+            write(stages.write_index, keys, None, slots[: len(keys)], indexer_k_cache, index_cache)
         topk_indices_buffer[: len(keys)] = -1
     normed = _norm(q_c, q_rms_norm_w, q_rms_eps, q_c.dtype)
     return normed if q_c_out is None else q_c_out.copy_(normed)

@@ -11,16 +11,13 @@ import torch
 from vllm.config import get_current_vllm_config
 from vllm.v1.attention import backend as _vllm
 
-from .. import Backend, Context
+from .. import Backend, Context, stages
 from .._handles import Bounded
-from .._recorded import Recorded
-from .._run import CALLS
 from ..compat.vllm_ops import latent_cache
 from ..compat.vllm_ops.device_rows import local_positions
 from ..errors import unsupported
-from ..tensor import stream_of
 from . import indexer as _indexer
-from .caches import Described
+from .caches import layouts, moving, run, write
 from .metadata import SmlaSparseMetadata
 
 # In the first half of 2026 vLLM had a base class for sparse attention; later versions ask for `is_sparse`.
@@ -32,16 +29,6 @@ _UNUSED = ("q_lora_rank", "qk_head_dim", "kv_b_proj", "index_group_builder", "q_
 # From this many tokens on smla joins the two parts of queries: torch.cat copies them 2 bytes at a time, in
 # 2.6 ms for 8192 tokens of 128 heads on an H200. For fewer tokens its one launch is quicker than smla's two.
 _MANY_TOKENS = 512
-
-
-def _layout(tensor):
-    """What a recorded call depends on of a tensor whose address changes from call to call."""
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr() % 16
-
-
-def _cache(tensor):
-    """What a recorded call depends on of a cache, whose address stays."""
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
@@ -96,8 +83,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         parallel = get_current_vllm_config().parallel_config
         self._interleave = getattr(parallel, "cp_kv_cache_interleave_size", 1)
         self._backends: dict[tuple, Backend] = {}
-        self._cache_of = Described(latent_cache)
-        self._writes, self._attends = Bounded(), Bounded()  # Recorded calls
+        self._attends = Bounded()  # Calls of backends, by what they depend on
         _indexer.install_model()
 
     @property
@@ -126,27 +112,12 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
             return
         if slot_mapping.ndim > 1:
             slot_mapping = slot_mapping.flatten()
-        slots = slot_mapping.data_ptr()
-        if not slots:  # no tokens
+        if not slot_mapping.data_ptr():  # no tokens
             return
-        key = (
-            _layout(kv_c_normed),
-            _layout(k_pe),
-            _layout(slot_mapping),
-            (*_cache(kv_cache), kv_cache_dtype, k_scale.data_ptr()),
-        )
-        write = self._writes.get(key) or self._writes.keep(
-            key, self._write(kv_c_normed, k_pe, kv_cache, slot_mapping, kv_cache_dtype, k_scale)
-        )
-        write(kv_c_normed, stream_of(kv_c_normed), kv_c_normed.data_ptr(), slots, k_pe.data_ptr())
-
-    def _write(self, head, rope, kv_cache, slots, kv_cache_dtype, k_scale) -> Recorded:
-        rope = rope.squeeze(1) if rope.ndim == 3 else rope
-        cache = self._cache_of(kv_cache, kv_cache_dtype, k_scale)
-        moving = ("head", "slots", "tail") if rope.shape[-1] else ("head", "slots")
-        return CALLS["write_kv"].recorded(
-            moving, head=head, slots=slots, cache=cache, tail=rope if rope.shape[-1] else None
-        )
+        rope = k_pe.squeeze(1) if k_pe.ndim == 3 else k_pe
+        tail = rope if rope.shape[-1] else None
+        kind = latent_cache, kv_cache_dtype, k_scale
+        write(stages.write_kv, kv_c_normed, tail, slot_mapping, kv_cache, *kind)
 
     def forward_mqa(
         self,
@@ -162,41 +133,26 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         q, rope = q if isinstance(q, tuple) else (q, None)
         if rope is not None and q.shape[0] < _MANY_TOKENS:
             q, rope = torch.cat((q, rope), -1), None
-        if self.dcp_world_size > 1:
-            return self._forward_part(q, rope, kv_c_and_k_pe_cache, attn_metadata, layer)
-        topk, step = self.topk_indices_buffer, attn_metadata.step
+        cache, scale, step = kv_c_and_k_pe_cache, layer._k_scale, attn_metadata.step
+        topk = self.topk_indices_buffer
         tokens, heads, _ = q.shape
-        out = torch.empty(tokens, heads, self.kv_lora_rank, dtype=q.dtype, device=q.device)
+        out, lse = q.new_empty(tokens, heads, self.kv_lora_rank), None
+        if self.dcp_world_size > 1:  # the keys that this rank holds
+            lse = q.new_empty(tokens, heads, dtype=torch.float32)
+            topk = local_positions(topk[:tokens], self.dcp_world_size, self.dcp_rank, self._interleave)
         if tokens == 0:
-            return out, None
-        scale, addresses = layer._k_scale, [q.data_ptr(), topk.data_ptr(), out.data_ptr()]
-        layouts = _layout(q), _layout(topk), None if rope is None else _layout(rope)
-        key = (step.handle, *layouts, _cache(kv_c_and_k_pe_cache), scale.data_ptr())
-        tensors = {"q": q, "topk_indices": topk, "out": out}
-        if rope is not None:
-            tensors["q_pe"] = rope
-            addresses.append(rope.data_ptr())
+            return out, lse
+        key = (step.handle, layouts(q, rope, topk, lse, cache))
         attend = self._attends.get(key)
         if attend is None:
-            cache = self._cache_of(kv_c_and_k_pe_cache, self.kv_cache_dtype, scale)
-            backend = self._backend_for(step.backend, heads, q.dtype, cache.format)
-            attend = backend._recorded(
-                step, tuple(tensors), **{**tensors, "topk_indices": topk[:tokens], "kv_cache": cache}
-            )
+            described = latent_cache(cache, self.kv_cache_dtype, scale)
+            backend = self._backend_for(step.backend, heads, q.dtype, described.format)
+            tensors = {"q": q, "q_pe": rope, "topk_indices": topk[:tokens], "out": out, "lse": lse}
+            tensors["kv_cache"] = described
+            attend = backend.call(step, moving(tensors, "kv_cache"), **tensors)
             self._attends.keep(key, attend)
-        attend(q, stream_of(q), *addresses)
-        return out, None
-
-    def _forward_part(self, q, q_pe, kv_cache, attn_metadata, layer):
-        """Attention to the keys that this rank of decode context parallelism holds."""
-        cache = self._cache_of(kv_cache, self.kv_cache_dtype, layer._k_scale)
-        tokens, heads, _ = q.shape
-        selected = self.topk_indices_buffer[:tokens]
-        selected = local_positions(selected, self.dcp_world_size, self.dcp_rank, self._interleave)
-        lse = torch.empty(tokens, heads, dtype=torch.float32, device=q.device)
-        backend = self._backend_for(attn_metadata.step.backend, heads, q.dtype, cache.format)
-        named = {"topk_indices": selected, "kv_cache": cache, "lse": lse}
-        return backend.forward(attn_metadata.step, q, q_pe=q_pe, **named), lse
+        run(attend, scale, q, rope, topk, out, lse, cache)
+        return out, lse
 
     def forward_mha(self, *_args, **_named) -> None:
         raise unsupported("forward_mha", "a call", "none: all tokens go through forward_mqa")

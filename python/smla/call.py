@@ -1,0 +1,93 @@
+"""Prepared calls: planned once, then run with other addresses (smla/prepared_call.h)."""
+
+import ctypes as c
+import functools
+import inspect
+import struct
+
+from ._handles import Handle
+from ._library import check, lib
+from ._run import instead_of
+from .cache import Cache
+from .context import without_memory
+from .errors import InvalidArgument, invalid
+from .tensor import owner_of, stream_of_call
+
+
+class Call(Handle):
+    """A stage call that is checked and planned once, then run with other memory: for code that repeats a call
+    with the same shapes, strides, dtypes and numbers, such as the layers and steps of an engine.
+
+    function: a stage function (smla.attend, ...); its arguments follow. moving: names of the arguments whose
+    addresses each run provides: ["q", "out"]; of a cache "cache", of its scale on the device "cache.scale".
+    An output that moves may be left out. The call keeps the memory of all other arguments, and uses it in
+    each run; it must not be resized. Backend.call prepares a step of a backend.
+
+    call(*addresses, workspace=None, stream=None) runs it. addresses: in the order of `moving`
+    (tensor.data_ptr() of PyTorch, array.ctypes.data of NumPy), of memory laid out as at creation. This is not
+    checked: a run with a wrong address may crash or overwrite other memory. workspace, stream: as for stages.
+    A run whose addresses are aligned as at creation, modulo 256 bytes, is the fastest.
+
+    Attributes: moving, a tuple, and bytes, the workspace that a run may need. Any number of threads may run a
+    call at once. It cannot be copied or pickled.
+
+    >>> step = smla.Call(smla.attend, ["q", "out"], q, cache, rows, softmax_scale=0.1)
+    >>> step(q.data_ptr(), out.data_ptr())
+    """
+
+    _instead = "prepare it again"
+
+    def __init__(self, function, moving, /, *arguments, **keywords):
+        def create(stage, args, context, values):
+            given = inspect.signature(function).bind(*arguments, **keywords).arguments
+            for name in stage.outputs.names:
+                allocated = values[name] is not None and values[name] is not given.get(name)
+                if allocated and name not in moving:
+                    raise invalid(name, "no array", "one, or its name in `moving`")
+            budget = getattr(values["workspace"], "_budget", 0)
+            function_of = functools.partial(lib.smla_call_create, context.handle, stage.stage)
+            like, held = values[stage.first], owners(given, moving)
+            self._create(function_of, stage.struct, args, moving, context, like, held, budget)
+
+        instead_of(function, create, arguments, keywords)
+
+    def _create(self, create, layout, args, moving, context, like, held, *budget):
+        """create: a function of the C ABI with its first arguments. held: what a run uses."""
+        offsets = (c.c_size_t * len(moving))(*map(layout.offset, moving))
+        handle, size = c.c_void_p(), c.c_size_t()
+        check(create(c.byref(args), offsets, len(moving), *budget, c.byref(handle)))
+        self._acquire(lib.smla_call_destroy, handle.value, context, held)
+        check(lib.smla_call_bytes(self.handle, c.byref(size)))
+        self.moving, self.bytes, self._context = tuple(moving), size.value, context
+        self._like, self._pack = without_memory(like), struct.Struct(f"={len(moving)}Q").pack
+        return self
+
+    def __call__(self, *addresses, workspace=None, stream=None):
+        context = self._context
+        if stream is not None or context.device[0]:
+            stream = stream_of_call(stream, context.device, self._like)
+        try:
+            packed = self._pack(*addresses)
+        except struct.error:
+            wanted = "an address for each of " + (", ".join(self.moving) or "no arguments")
+            raise invalid("addresses", repr(addresses), wanted) from None
+        context._run(workspace, self._like, stream, _bytes, lib.smla_call_run, self.handle, packed)
+
+
+def _bytes(handle, _addresses, size):
+    return lib.smla_call_bytes(handle, size)
+
+
+def owners(values, moving):
+    """What keeps the memory of arguments alive, except those that move."""
+    out = []
+    for name, value in values.items():
+        if isinstance(value, Cache):
+            if name not in moving or (value.abi.scale_device and f"{name}.scale" not in moving):
+                out.append(value._borrowed)
+        elif name not in moving and value is not None:
+            try:
+                out.append(owner_of(value, name))
+            except InvalidArgument:  # no array
+                pass
+    return out

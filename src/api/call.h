@@ -1,0 +1,29 @@
+// What prepared calls of stages and of backends share: the addresses that move.
+#pragma once
+
+#include "api/guard.h"
+
+#include <smla/prepared_call.h>
+
+struct smla_call {
+    // `args`: the call's arguments, whose addresses `fields` list.
+    smla_call(std::span<const smla::StageField> fields, const void* args, const size_t* moving,
+              int32_t count);
+    virtual ~smla_call() = default;
+    virtual void run(const void* const* addresses, const smla::Workspace& workspace,
+                     smla_stream stream) const = 0;
+
+    size_t bytes = 0;  // of workspace
+
+protected:
+    // Writes the addresses of a run into a copy of the arguments.
+    void place(void* args, const void* const* addresses) const;
+
+private:
+    struct Moving {
+        size_t offset;
+        std::string name;  // "args.q.data"
+        bool may_be_null;
+    };
+    std::vector<Moving> moving_;
+};

@@ -1,0 +1,25 @@
+// Arguments of stages as callers pass them.
+#pragma once
+
+#include "api/guard.h"
+#include "engines/candidate.h"
+
+namespace smla::api {
+
+inline void check_stage(smla_stage stage) {
+    SMLA_CHECK(stage >= 0 && stage < SMLA_STAGE_COUNT, "stage", stage, text("0 to ", SMLA_STAGE_COUNT - 1));
+}
+
+// The caller's arguments as every engine reads them: strides spelt out, the stage's own direction.
+template <Stage S>
+ArgsOf<S> read_call(const void* args) {
+    ArgsOf<S> call = read_args(static_cast<const ArgsOf<S>*>(args));
+    resolve_strides(call);
+    if constexpr (S == Stage::inverse_rope) {
+        SMLA_CHECK(call.inverse == 0 || call.inverse == 1, "args.inverse", call.inverse, "0 or 1");
+        call.inverse = 1;
+    }
+    return call;
+}
+
+}  // namespace smla::api
