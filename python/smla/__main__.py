@@ -7,8 +7,10 @@ import sys
 from .errors import Error
 from .tools import program
 
+__all__ = ["main"]
 
-def main():
+
+def main() -> int:
     if sys.argv[1:2] == ["report"]:
         from .reporting.command import main as report
 

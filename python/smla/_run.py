@@ -3,6 +3,8 @@
 import ctypes as c
 import inspect
 import threading
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import numpy as np
 
@@ -27,14 +29,7 @@ _instead = _Instead()
 
 CALLS: dict[str, "StageCall"] = {}  # by the name of the stage
 _OF_CALL = ("context", "workspace", "stream")
-_WORDS: dict[str, dict[str, int]] = {  # arguments that name a member of an enumeration
-    "kind": {"rms": 0, "layer": 1},
-    "style": {"interleaved": 0, "half": 1},
-    "precision": {"default": 0, "exact": 1, "rounded": 2},
-    "lse_base": {"ln": 0, "log2": 1},
-    "empty_lse": {"-inf": 0, "+inf": 1},
-}
-_WORDS.update(norm_kind=_WORDS["kind"], rope_style=_WORDS["style"])
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class StageCall:
@@ -67,11 +62,15 @@ class StageCall:
         self.function = getattr(lib, f"smla_{name}")
         CALLS[name] = self
 
-    def of(self, function):
+    def of(self, function: _Function) -> _Function:
         """Reads the parameters of the stage's Python function."""
         parameters = inspect.signature(function).parameters
         self.parameters = {name: each for name, each in parameters.items() if name not in _OF_CALL}
-        self.words = {name: _WORDS[name] for name in self.parameters if name in _WORDS}
+        self.words = {  # names of enumerators, which stand in the order of their values
+            name: {word: value for value, word in enumerate(get_args(each.annotation))}
+            for name, each in self.parameters.items()
+            if get_origin(each.annotation) is Literal
+        }
         self.flags = [name for name, each in self.parameters.items() if each.annotation is bool]
         # What decides on outputs only.
         self.choices = [name for name in self.parameters if name not in self.struct.arguments]
@@ -92,7 +91,7 @@ class StageCall:
     def is_written(self, argument):
         return argument in self.fields and self.fields[argument].is_written
 
-    def __call__(self, values):
+    def __call__(self, values: dict[str, Any]) -> Any:
         """values: of the function's parameters, by name. Returns what the function returns."""
         like = values[self.first]
         for name, shape, dtype in self.outputs.missing(values):
@@ -219,7 +218,7 @@ def _with(action, call, arguments, keywords):
     return answers[0]
 
 
-def explain_call(call, /, *arguments, **keywords):
+def explain_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> dict[str, Any]:
     """Which kernel a call would take, and why not the others. Nothing is computed.
 
     call: a stage function (smla.attend, smla.torch.attend, ...), then its arguments. Returns a dict: "stage";
@@ -230,7 +229,7 @@ def explain_call(call, /, *arguments, **keywords):
     return _with(lambda stage, args, context: context.explain(stage.name, args), call, arguments, keywords)
 
 
-def check_call(call, /, *arguments, **keywords):
+def check_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> None:
     """Scans what hot calls take on trust (rows, lengths, tables, slots); DataError at the first bad value.
 
     Nothing is computed.
@@ -243,7 +242,7 @@ def check_call(call, /, *arguments, **keywords):
     )
 
 
-def prepare_call(call, /, *arguments, **keywords):
+def prepare_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> None:
     """Loads and makes what calls of these shapes need, so that later ones may be captured in a CUDA graph."""
     _with(
         lambda stage, args, context: check(lib.smla_prepare(context.handle, stage.stage, c.byref(args))),

@@ -1,7 +1,10 @@
 """Plans: what the kernels of a step need to know of its batch, computed once and shared by all layers."""
 
+from __future__ import annotations
+
 import ctypes as c
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from . import _abi, _views
 from ._abi import Group
@@ -9,8 +12,14 @@ from ._fill import Struct
 from ._handles import Handle
 from ._library import check, lib, names
 from .errors import invalid, one_of
-from .tensor import stream_of
+from .tensor import Array, stream_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .context import Context
+
+__all__ = ["Plan", "PlanGroup"]
 GROUPS = {kind.name.lower(): kind for kind in Group}
 _ARGS = Struct(_abi.PlanArgs)
 _BATCH = Struct(_abi.PlanBatch)
@@ -25,10 +34,21 @@ class PlanGroup(NamedTuple):
     page_tokens.
     """
 
-    block_table: Any = None
-    slots: Any = None
+    block_table: Array | None = None
+    slots: Array | None = None
     page_tokens: int = 0
     page_rows: int = 0
+
+
+class Groups(TypedDict, total=False):
+    """Cache groups of a build, by name."""
+
+    primary: PlanGroup | None
+    window: PlanGroup | None
+    compressed: PlanGroup | None
+    index: PlanGroup | None
+    state: PlanGroup | None
+    index_state: PlanGroup | None
 
 
 def group_bits(groups):
@@ -77,25 +97,26 @@ class Plan(Handle):
     """
 
     _instead = "create another smla.Plan with the same arguments"
+    groups: frozenset[str]
 
     def __init__(
         self,
-        groups,
+        groups: Iterable[str],
         *,
-        max_tokens,
-        max_requests,
-        max_seq_len,
-        speculative_tokens=0,
-        uniform_decodes=False,
-        window=0,
-        ratio=0,
-        list_entries=False,
-        topk=0,
-        heads=0,
-        workers=0,
-        batch_invariant=False,
-        context=None,
-    ):
+        max_tokens: int,
+        max_requests: int,
+        max_seq_len: int,
+        speculative_tokens: int = 0,
+        uniform_decodes: bool = False,
+        window: int = 0,
+        ratio: int = 0,
+        list_entries: bool = False,
+        topk: int = 0,
+        heads: int = 0,
+        workers: int = 0,
+        batch_invariant: bool = False,
+        context: Context | None = None,
+    ) -> None:
         values = _ARGS.only(locals())
         values["groups"] = bits = group_bits(groups)
         values["context"] = None if context is None else context.handle
@@ -104,7 +125,16 @@ class Plan(Handle):
         self.groups = frozenset(name for name, bit in GROUPS.items() if bits & bit)
         self._acquire(lib.smla_plan_destroy, handle.value, context)
 
-    def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, stream=None, **groups):
+    def build(
+        self,
+        query_start_loc: Array,
+        seq_lens: Array,
+        *,
+        tokens: int = 0,
+        rope_positions: Array | None = None,
+        stream: int | None = None,
+        **groups: Unpack[Groups],
+    ) -> None:
         """Builds the plan of a step. An invalid batch changes nothing.
 
         Lifetime: arrays on the host may be changed when build() has returned. Arrays on a GPU are read in the
@@ -120,17 +150,17 @@ class Plan(Handle):
         window=, ... stream: a CUDA stream's address, for a plan on a GPU; None: the current stream of the
         library of query_start_loc.
         """
-        keep = []
+        keep: list[Any] = []
         batch = fill_batch(locals(), keep)
         check(lib.smla_plan_build(self.handle, c.byref(batch)))
 
-    def field(self, name):
+    def field(self, name: str) -> Any:
         """A field (smla/plan.h lists them) as a NumPy view of the plan's memory, in the shape of the last
         build; of a plan on a GPU a GpuView.
         """
         return _views.field(lib.smla_plan_field, self.handle, name, self)
 
     @property
-    def fields(self):
+    def fields(self) -> list[str]:
         """Names of the fields that this plan has."""
         return names(lambda array, count: lib.smla_plan_fields(self.handle, array, count))

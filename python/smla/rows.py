@@ -13,9 +13,12 @@ from ._abi import Dtype
 from ._arrays.interface import PACKED
 from ._fill import Struct
 from ._library import check, lib
+from ._types import Array, NewArray
 from .errors import flag, integer, invalid
-from .tensor import Array, describe, empty, require_writable, shape_of
+from .tensor import describe, empty, require_writable, shape_of
 
+__all__ = ["Rows", "combined_rows", "decode_schedule", "lse_from_log2", "mixed_rows", "prefill_chunks"]
+__all__ += ["request_rows", "split_context"]
 _ARGS = {
     "request_rows": Struct(_abi.RequestRowsArgs, ["rows", "counts"]),
     "split_context": Struct(_abi.SplitContextArgs, ["context_rows", "new_rows"]),
@@ -27,7 +30,7 @@ _ARGS = {
 
 
 for _kind in _ARGS.values():  # local variables of the functions
-    _kind.ignore(("shape", "tokens", "columns", "decodes", "wide", "parts", "starts"))
+    _kind.ignore(("shape", "tokens", "columns", "decodes", "wide", "parts", "starts", "ends", "found"))
 
 
 def _run(name, values):
@@ -92,7 +95,7 @@ def request_rows(
 
 def split_context(
     positions: Array, context_lens: Array, *, context_rows: Array | None = None, new_rows: Array | None = None
-) -> tuple[Array, Array]:
+) -> tuple[NewArray, NewArray]:
     """Splits positions at context_lens[t]: those below it, and the others minus it.
 
     A column that belongs to the one result is -1 in the other.
@@ -106,7 +109,7 @@ def split_context(
     return context_rows, new_rows
 
 
-def lse_from_log2(log2_lse: Array, lse: Array | None = None) -> Array:
+def lse_from_log2(log2_lse: Array, lse: Array | None = None) -> NewArray:
     """lse = ln 2 * log2_lse, both [T,H] f32. May be in place. Returns lse."""
     lse = empty(log2_lse, shape_of(log2_lse), Dtype.F32) if lse is None else lse
     require_writable(lse, "lse")
@@ -213,7 +216,7 @@ def mixed_rows(
 
 def decode_schedule(
     lens: Array, parts: int, *, schedule: Array | None = None, splits: Array | None = None
-) -> tuple[Array, Array]:
+) -> tuple[NewArray, NewArray]:
     """FlashMLA's decode schedule: how `parts` of a GPU share requests of lens[b] listed rows, in blocks of
     64.
 
@@ -240,7 +243,7 @@ def prefill_chunks(
     first_request: int = 0,
     max_requests: int = 0,
     chunks: Array | None = None,
-) -> Array:
+) -> NewArray:
     """Prefill requests in chunks of at most max_rows gathered rows and max_logits_bytes of f32 logits (0: no
     bound).
 
@@ -251,6 +254,8 @@ def prefill_chunks(
     """
     if chunks is None:
         (starts,) = _outputs.rank(query_start_loc, "query_start_loc", 1)
-        tokens = max(int(query_start_loc[starts - 1]), 0) if starts else 0
+        ends: Any = query_start_loc
+        tokens = max(int(ends[starts - 1]), 0) if starts else 0
         chunks = _new(query_start_loc, starts + tokens, 6)
-    return chunks[: _run("prefill_chunks", locals()).count]
+    found: Any = chunks
+    return found[: _run("prefill_chunks", locals()).count]

@@ -1,15 +1,15 @@
 """What stages ask of arrays, whichever library they are of; and smla.Tensor, an array under another dtype."""
 
-from typing import Any, TypeAlias
+from typing import Any
 
 from . import _dtypes
 from ._abi import Dtype
 from ._arrays import library_of, register
 from ._arrays.interface import E2M1, Library, moved, pairs_of_values, rest, unknown_dtype, values_of_pairs
+from ._types import Array, DtypeLike
 from .errors import invalid
 
-Array: TypeAlias = Any  # of NumPy, PyTorch or any library with DLPack, or a smla.Tensor
-DtypeLike: TypeAlias = Any  # "bf16", numpy.float32, torch.bfloat16, ...
+__all__ = ["Array", "DtypeLike", "Tensor", "tensor"]
 
 ALIGNMENT = 16  # bytes: kernels choose by where addresses lie between multiples of it
 _INTEGERS = (Dtype.I32, Dtype.I64)
@@ -36,7 +36,16 @@ class Tensor:
         "writable",
     )
 
-    def __init__(self, array, dtype, name="tensor"):
+    array: Any
+    dtype: Dtype
+    device: tuple[int, int]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    address: int
+    rest: bytes
+    writable: bool
+
+    def __init__(self, array: Array, dtype: DtypeLike, name: str = "tensor") -> None:
         self.dtype = _dtypes.parse(dtype, f"{name}.dtype")
         memory = library_of(array, name).memory(array, name)
         self.array, self._memory, self._now = memory.array, memory, memory.now
@@ -55,10 +64,10 @@ class Tensor:
         self.device = memory.device_type, memory.device
         self.rest = rest(self.dtype, *self.device, self.shape, self.strides, name)
 
-    def __reduce__(self):  # copy.copy and copy.deepcopy also call it
+    def __reduce__(self) -> Any:  # copy.copy and copy.deepcopy also call it
         return Tensor, (self.array, self.dtype)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"smla.Tensor({self.dtype.name.lower()}, {list(self.shape)})"
 
 
@@ -102,7 +111,7 @@ class _Tensors(Library):
 register(Tensor, _Tensors())
 
 
-def tensor(array, dtype, name="tensor"):
+def tensor(array: Array, dtype: DtypeLike, name: str = "tensor") -> Tensor:
     """A view of `array` whose elements are of `dtype`: see Tensor."""
     return Tensor(array, dtype, name)
 

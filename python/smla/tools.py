@@ -12,15 +12,18 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ._abi import Status
 from ._library import path as library_path
 from .errors import Error, IoError, config_json, from_status, invalid, path_bytes
+from .model import Config
 
+__all__ = ["bench", "capacity", "doctor", "explain", "program"]
 _PACKAGE = Path(__file__).resolve().parent
 
 
-def program():
+def program() -> str:
     """The path of the `smla` program: SMLA_TOOL, the package's own, this clone's, or the one on PATH."""
     named = os.environ.get("SMLA_TOOL")
     # A library that the system's loader found has no folder.
@@ -62,23 +65,23 @@ def _options(options):
             yield value
 
 
-def doctor():
+def doctor() -> dict[str, Any]:
     """This machine: its processor, memory, GPU and engine, and a self-test of its kernels against the
     reference. A dict; "passed" tells the self-test's result.
     """
     return answer("doctor")
 
 
-class BenchResults(dict):
+class BenchResults(dict[str, Any]):
     """What `smla bench` measured; a notebook shows its plots and its table."""
 
-    def _repr_html_(self):
+    def _repr_html_(self) -> str:
         from .reporting import bench_html
 
         return bench_html(self)
 
 
-def bench(**options):
+def bench(**options: Any) -> BenchResults:
     """Times of the stages and of a decode step, against the peak that is measured in the same run. A dict
     with "results", a row per case; a notebook draws it (with matplotlib: pip install 'smla[report]').
 
@@ -106,7 +109,7 @@ def _model(config):
         yield str(path)
 
 
-def capacity(config, **options):
+def capacity(config: Config, **options: Any) -> dict[str, Any]:
     """Bytes of every cache, FLOPs, and how many requests fit. A dict.
 
     config: a config.json, a checkpoint's folder, a dict or a configuration of transformers. options: those
@@ -117,7 +120,7 @@ def capacity(config, **options):
         return answer("capacity", "--model", path, **options)
 
 
-def explain(config, **options):
+def explain(config: Config, **options: Any) -> dict[str, Any]:
     """Which kernel each stage of a model's layers takes here; with `device`, which backend and engine serve
     it there; and why not the others. A dict.
 

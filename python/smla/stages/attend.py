@@ -5,10 +5,13 @@ from typing import Any, NamedTuple
 from .. import _abi
 from .._abi import Dtype
 from .._run import StageCall
+from .._types import Array, DtypeLike, EmptyLseName, LseName, PrecisionName
 from ..cache import Cache
 from ..context import Context, Workspace
 from ..errors import invalid
-from ..tensor import Array, DtypeLike, dtype_of
+from ..tensor import dtype_of
+
+__all__ = ["Attended", "attend", "merge"]
 
 
 class Attended(NamedTuple):
@@ -48,9 +51,9 @@ def attend(
     sink: Array | None = None,
     q_scale: float | Array | None = None,
     value_width: int | None = None,
-    precision: str = "default",
-    lse_base: str = "ln",
-    empty_lse: str = "-inf",
+    precision: PrecisionName = "default",
+    lse_base: LseName = "ln",
+    empty_lse: EmptyLseName = "-inf",
     out: Array | None = None,
     out_dtype: DtypeLike | None = None,
     lse: Array | bool | None = None,
@@ -92,7 +95,7 @@ def merge(
     lse: Array,
     *,
     sink: Array | None = None,
-    lse_base: str = "ln",
+    lse_base: LseName = "ln",
     out: Array | None = None,
     lse_out: Array | bool | None = None,
     context: Context | None = None,

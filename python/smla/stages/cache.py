@@ -2,11 +2,12 @@
 
 from .. import _abi
 from .._run import StageCall
+from .._types import Array, NewArray, NormName, RopeName
 from ..cache import Cache
 from ..context import Context, Workspace
 from ..errors import integer
-from ..tensor import Array
 
+__all__ = ["compress", "copy_pages", "gather", "save_state", "write_index", "write_kv"]  # and map
 _write_kv = StageCall("write_kv", _abi.WriteArgs)
 _write_index = StageCall("write_index", _abi.WriteArgs)
 _save_state = StageCall("save_state", _abi.SaveStateArgs)
@@ -36,11 +37,11 @@ def write_kv(
     tail: Array | None = None,
     norm_weight: Array | None = None,
     norm_bias: Array | None = None,
-    norm_kind: str = "rms",
+    norm_kind: NormName = "rms",
     eps: float = 0.0,
     positions: Array | None = None,
     frequencies: Array | None = None,
-    rope_style: str = "interleaved",
+    rope_style: RopeName = "interleaved",
     rope_first: int = 0,
     values: Array | None = None,
     context: Context | None = None,
@@ -71,11 +72,11 @@ def write_index(
     hadamard: bool = False,
     norm_weight: Array | None = None,
     norm_bias: Array | None = None,
-    norm_kind: str = "rms",
+    norm_kind: NormName = "rms",
     eps: float = 0.0,
     positions: Array | None = None,
     frequencies: Array | None = None,
-    rope_style: str = "interleaved",
+    rope_style: RopeName = "interleaved",
     rope_first: int = 0,
     values: Array | None = None,
     context: Context | None = None,
@@ -156,7 +157,7 @@ def gather(
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """Copies cached rows to dense rows: request r's tokens [starts[r], starts[r] + n) go to out rows [cu[r],
     cu[r+1]).
 
@@ -203,7 +204,7 @@ def map(
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """rows[t,j] = block_table[request_of_token[t]][p / page_tokens] * page_rows + p % page_tokens, p =
     positions[t,j]; -1 for a position below 0 or past the table.
 

@@ -5,10 +5,13 @@ from typing import Any, NamedTuple
 from .. import _abi
 from .._outputs import rank
 from .._run import StageCall
+from .._types import Array, DtypeLike, NewArray, PrecisionName, RopeName
 from ..cache import Cache
 from ..context import Context, Workspace
 from ..errors import integer, invalid
-from ..tensor import Array, DtypeLike
+
+__all__ = ["BlockSelection", "QuantizedQuery", "Selection", "quant_index_q", "score"]
+__all__ += ["score_select", "score_select_blocks", "select"]
 
 
 class QuantizedQuery(NamedTuple):
@@ -107,7 +110,7 @@ def quant_index_q(
     amax_floor: float = 0.0,
     positions: Array | None = None,
     frequencies: Array | None = None,
-    rope_style: str = "interleaved",
+    rope_style: RopeName = "interleaved",
     rope_first: int = 0,
     rotated: Array | None = None,
     q_out: Array | None = None,
@@ -141,13 +144,13 @@ def score(
     q_scales: Array | None = None,
     columns: int | None = None,
     fill: bool = True,
-    precision: str = "default",
+    precision: PrecisionName = "default",
     logits: Array | None = None,
     logits_dtype: DtypeLike | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """logits[t,j] = key_scale[j] * sum_h w[t,h] * relu(q[t,h] . k[j]) for starts[t] <= j < ends[t].
 
     q: [T,Hi,D] e4m3, e2m1 (with q_scales [T,Hi,D/32] e8m0), bf16, f32, f64; not f16. w: [T,Hi] f32 (f64 for q
@@ -209,7 +212,7 @@ def score_select(
     q_scales: Array | None = None,
     columns: int | None = None,
     relative: bool = False,
-    precision: str = "default",
+    precision: PrecisionName = "default",
     indices: Array | None = None,
     counts: Array | None = None,
     selected: Array | bool | None = None,

@@ -2,8 +2,10 @@
 
 from .. import _abi
 from .._run import StageCall
+from .._types import Array, DtypeLike, NewArray, NormName, RopeName
 from ..context import Context, Workspace
-from ..tensor import Array, DtypeLike
+
+__all__ = ["absorb", "inverse_rope", "norm", "out_project", "project", "rope", "up_project"]
 
 _norm = StageCall("norm", _abi.NormArgs, "out")
 _rope = StageCall("rope", _abi.RopeArgs, "out")
@@ -21,12 +23,12 @@ def norm(
     bias: Array | None = None,
     *,
     eps: float,
-    kind: str = "rms",
+    kind: NormName = "rms",
     out: Array | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension ("layer": of x - mean(x), plus bias).
 
     x: [T,G,D]. weight, bias: [D]. eps: > 0. out: [T,G,D], may be x, by default of x's dtype. All float, mixed
@@ -41,14 +43,14 @@ def rope(
     positions: Array,
     frequencies: Array,
     *,
-    style: str = "interleaved",
+    style: RopeName = "interleaved",
     first: int = 0,
     inverse: bool = False,
     out: Array | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """Rotates channels [first, first + 2n) of x by positions[t] * frequencies[i].
 
     x: [T,G,D] float. positions: [T] i32 or i64. frequencies: [n] f64, radians per position of each pair.
@@ -65,13 +67,13 @@ def inverse_rope(
     positions: Array,
     frequencies: Array,
     *,
-    style: str = "interleaved",
+    style: RopeName = "interleaved",
     first: int = 0,
     out: Array | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """rope by the negative angle, as V4 rotates the attended values back. Arguments: those of rope."""
     return _inverse_rope(locals())
 
@@ -86,7 +88,7 @@ def project(
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """out[t,g,n] = sum_k x[t,g,k] * w[g,n,k].
 
     x: [T,G,K]. w: [G,N,K], any view with a unit stride in one of its last two dimensions. out: [T,G,N], by
@@ -106,7 +108,7 @@ def absorb(
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """project of queries into the latent space: x [T,H,nope], w [H,latent,nope] (W_UK). See project."""
     return _absorb(locals())
 
@@ -121,7 +123,7 @@ def up_project(
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """project of attended latents to values: x [T,H,latent], w [H,v,latent] (W_UV). See project."""
     return _up_project(locals())
 
@@ -136,6 +138,6 @@ def out_project(
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """project of the heads' values to the hidden size, grouped for V4: x [T,G,K], w [G,N,K]. See project."""
     return _out_project(locals())

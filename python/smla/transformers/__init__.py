@@ -10,6 +10,7 @@ from ._versions import require
 require()
 
 import dataclasses  # noqa: E402
+from typing import Any, Literal  # noqa: E402
 
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel  # noqa: E402
 from transformers.monkey_patching import (  # noqa: E402
@@ -30,7 +31,15 @@ __all__ = ["Cache", "disable", "enable", "why_not"]
 _QUERIES = {"f32": "f32", "bf16": "bf16"}
 
 
-def enable(model=None, *, kv_format=None, index_format=None, threads=0, queries=None, kv_scale=0.0):
+def enable(
+    model: Any = None,
+    *,
+    kv_format: str | None = None,
+    index_format: str | None = None,
+    threads: int = 0,
+    queries: Literal["f32", "bf16"] | None = None,
+    kv_scale: float = 0.0,
+) -> Any:
     """Runs the attention of `model` on smla, in place and with the model's weights. Returns the model.
 
     If model is None, every model that from_pretrained or from_config builds afterwards runs on smla. A second
@@ -78,7 +87,7 @@ def enable(model=None, *, kv_format=None, index_format=None, threads=0, queries=
     return model
 
 
-def disable(model=None):
+def disable(model: Any = None) -> Any:
     """Undoes enable() for one model, which gets its former attention implementation back, or for models that
     are built afterwards. transformers cannot continue a cache that smla made; begin with an empty one.
     """
@@ -97,7 +106,7 @@ def disable(model=None):
     return model
 
 
-def why_not(model):
+def why_not(model: Any) -> list[str]:
     """Returns the reasons why a model's attention cannot run on smla; an empty list if it can.
 
     Warns like enable().
