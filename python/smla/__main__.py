@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 def main() -> int:
     if sys.argv[1:2] == ["report"]:
-        from .reporting.command import main as report
+        from .reporting._command import main as report
 
         return report(sys.argv[2:])
     try:

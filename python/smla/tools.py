@@ -83,7 +83,7 @@ class BenchResults(dict[str, Any]):
 
 def bench(**options: Any) -> BenchResults:
     """Times of the stages and of a decode step, against the peak that is measured in the same run. A dict
-    with "results", a row per case; a notebook draws it (with matplotlib: pip install 'smla[report]').
+    with "results", a row per case; a notebook shows it as charts.
 
     options: those of `smla bench --help` (case="attend", quick=True, seconds=, threads=, save=, ...).
     Errors as those of `capacity`.

@@ -108,7 +108,9 @@ def public_names():
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
             if isinstance(target, ast.Name) and target.id == "__all__":
                 held = node.value
-                names += getattr(smla, held.value.id).__all__ if hasattr(held, "attr") else ast.literal_eval(held)
+                names += (
+                    getattr(smla, held.value.id).__all__ if hasattr(held, "attr") else ast.literal_eval(held)
+                )
         assert names, f"{relative} has no __all__"
         yield from ((module, name) for name in names)
 

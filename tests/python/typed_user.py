@@ -43,7 +43,7 @@ smla.attend(q, cache, listed)  # wrong
 smla.attend(q, cache, listed, softmax_scale=0.07, precision="fast")  # wrong
 smla.attend(q, listed, cache, softmax_scale=0.07)  # wrong
 smla.attend(q, cache, listed, softmax_scale=0.07, lenghts=None)  # wrong
-smla.attend(q, cache, listed, softmax_scale=0.07).output  # wrong
+print(smla.attend(q, cache, listed, softmax_scale=0.07).output)  # wrong
 
 scores = np.zeros((3, 100), dtype=np.float32)
 ends = np.full(3, 100, dtype=np.int32)

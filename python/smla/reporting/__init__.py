@@ -1,4 +1,4 @@
-"""smla.report: what this machine can do with smla, as one HTML page. matplotlib draws it (`smla[report]`)."""
+"""smla.report: what this machine can do with smla, as one HTML page."""
 
 import os
 import sys
@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import IoError
-from .collect import collect
-from .page import bench_page, page
-from .svg import needs_matplotlib
+from ._collect import collect
+from ._page import bench_page, page
 
 __all__ = ["Report", "report"]
 
@@ -75,9 +74,8 @@ def report(
     [{"stage", "case", "ms"}]}.
     model: a config.json, a checkpoint's folder, a dict or a configuration of transformers; memory: GiB for
     its caches, by default the GPU's, else this machine's.
-    Needs matplotlib (pip install 'smla[report]'), else Unsupported. A bad file is a DataError or an IoError.
+    A bad file is a DataError or an IoError.
     """
-    needs_matplotlib()
     try:
         made = Report(
             collect(
