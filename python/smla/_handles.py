@@ -6,10 +6,11 @@ import threading
 import weakref
 from typing import Any
 
+from ._units import Described
 from .errors import InvalidArgument
 
 
-class Handle:
+class Handle(Described):
     """An object that cannot be duplicated, because it holds a handle or addresses: copy.copy, copy.deepcopy
     and pickle raise TypeError. `_instead`: advice in the error message.
     """

@@ -225,6 +225,10 @@ def explain_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) 
     "runs_on": the context's description; "candidates": a list, the best kernel first, of dicts with "kernel":
     its name, "chosen": whether the call takes it, and "refusal": why it cannot run these arguments, "" if it
     can.
+
+    Example:
+        >>> smla.explain_call(smla.norm, np.ones((1, 1, 4), np.float32), eps=1e-6)["stage"]
+        'norm'
     """
     return _with(lambda stage, args, context: context.explain(stage.name, args), call, arguments, keywords)
 
@@ -233,6 +237,9 @@ def check_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) ->
     """Scans what hot calls take on trust (rows, lengths, tables, slots); DataError at the first bad value.
 
     Nothing is computed.
+
+    Example:
+        >>> smla.check_call(smla.norm, np.ones((1, 1, 4), np.float32), eps=1e-6)
     """
     _with(
         lambda stage, args, context: check(lib.smla_check_stage(context.handle, stage.stage, c.byref(args))),
@@ -243,7 +250,11 @@ def check_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) ->
 
 
 def prepare_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> None:
-    """Loads and makes what calls of these shapes need, so that later ones may be captured in a CUDA graph."""
+    """Loads and makes what calls of these shapes need, so that later ones may be captured in a CUDA graph.
+
+    Example:
+        >>> smla.prepare_call(smla.norm, np.ones((1, 1, 4), np.float32), eps=1e-6)
+    """
     _with(
         lambda stage, args, context: check(lib.smla_prepare(context.handle, stage.stage, c.byref(args))),
         call,

@@ -9,6 +9,7 @@ from ._abi import DeviceType, Dtype, Tensor
 from ._dtypes import ITEM_BYTES, STORAGE
 from ._handles import Handle
 from ._library import check
+from ._units import array_text
 from .errors import name_bytes
 
 
@@ -35,8 +36,8 @@ class GpuView(Handle):
         self.shape: tuple[int, ...] = interface["shape"]
         self.dtype: np.dtype[Any] = np.dtype(interface["typestr"])
 
-    def __repr__(self) -> str:
-        return f"smla.GpuView({list(self.shape)}, {self.dtype}, cuda:{self.device})"
+    def _text(self):
+        return array_text(self)
 
 
 def view(tensor, owner):

@@ -48,7 +48,12 @@ class BackendOptions(_abi.BackendNumbers, total=False):
 
 
 def backends() -> list[str]:
-    """Names of all backends, in the order of the library."""
+    """Names of all backends, in the order of the library.
+
+    Example:
+        >>> "FLASHMLA_SPARSE" in smla.backends()
+        True
+    """
     return names(lib.smla_backend_list)
 
 
@@ -112,6 +117,12 @@ def why_not(
     """Why backend `name` cannot serve these options, a list of reasons; empty: it can.
 
     original: what the published backend's own gate would say. Options: those of Backend.
+
+    Example:
+        >>> sizes = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}
+        >>> options = {"heads": 16, "topk": 64, "softmax_scale": 0.1, "device": "sm_90", "wants": ["alibi"]}
+        >>> smla.why_not("FLASHMLA_SPARSE", "dsa", **options, **sizes)[0]
+        'no alibi slopes'
     """
     args = _args(family, **options)
     text = sized_text(
@@ -128,6 +139,12 @@ def select_backend(
     """Which backend serves these options and why not the others: a dict.
 
     wanted, or SMLA_BACKEND of the environment, forces one. Options: those of Backend.
+
+    Example:
+        >>> sizes = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}
+        >>> options = {"heads": 16, "topk": 64, "softmax_scale": 0.1, "device": "sm_90"}
+        >>> smla.select_backend("dsa", **options, **sizes)["backend"]
+        'FLASHMLA_SPARSE'
     """
     args = _args(family, **options)
     return json.loads(
@@ -153,6 +170,12 @@ class Backend(Shared):
 
     Any number of threads may use a backend at once. It never changes; copying it returns the same object. It
     cannot be pickled.
+
+    Example:
+        >>> sizes = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}
+        >>> backend = smla.Backend(None, "dsa", heads=16, topk=64, softmax_scale=0.1, **sizes)
+        >>> backend.info["family"], backend.cache_shape(8)["shape"]
+        ('dsa', (8, 64, 576))
     """
 
     _instead = "create one in each process, with the same options"
@@ -174,6 +197,13 @@ class Backend(Shared):
         self._values = args
         self._sizes = Bounded()  # of workspaces, by what they depend on
         self._acquire(lib.smla_backend_destroy, handle.value, self.context)
+
+    def _text(self):
+        info = self.info
+        heads, most = f"{self._values.heads} heads", f"up to {self._values.max_tokens} tokens"
+        return (
+            f"{info['name']}, {info['family']}, {info['format']}, {heads}, {most}, {self.context.description}"
+        )
 
     @property
     def info(self) -> dict[str, Any]:
@@ -282,6 +312,14 @@ class Metadata(Handle):
 
     Its buffers never move. Any number of threads may read it at once, but only one may build it, while no
     other reads it; any other call raises InvalidArgument. It cannot be copied or pickled.
+
+    Example:
+        >>> sizes = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}
+        >>> backend = smla.Backend(None, "dsa", heads=16, topk=64, softmax_scale=0.1, **sizes)
+        >>> metadata, table = backend.metadata(), smla.PlanGroup(np.array([[5, 6]], np.int32), page_tokens=64)
+        >>> metadata.build(np.array([0, 1], np.int32), np.array([66], np.int32), decodes=1, primary=table)
+        >>> metadata.field("slot_mapping").tolist()
+        [385]
     """
 
     _instead = "create another one with backend.metadata()"
@@ -293,6 +331,9 @@ class Metadata(Handle):
         self.backend = backend
         self._batch: list[Any] = []
         self._acquire(lib.smla_backend_metadata_destroy, handle.value, backend)
+
+    def _text(self):
+        return f"of {self.backend!r}"
 
     def build(
         self,

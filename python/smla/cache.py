@@ -12,6 +12,7 @@ from ._abi import DeviceType, Dtype, Format
 from ._arrays import library_of, on_device
 from ._arrays.interface import dense, moved
 from ._library import check, lib
+from ._units import Described, bytes_text, device_text
 from .errors import integer, invalid, one_of, words
 from .tensor import ALIGNMENT, Array, empty, require_writable
 
@@ -34,7 +35,7 @@ _FOUR_BITS = (
 )
 
 
-class Cache:
+class Cache(Described):
     """A paged cache: `pages` pages of `page_tokens` tokens in one of smla's record formats.
 
     data: the memory, any array of uint8 or of the format's own type, first page first. The cache keeps this
@@ -58,6 +59,10 @@ class Cache:
     PyTorch or CuPy, without what lies between the pages. See also `grow`.
 
     Any number of threads may use a cache at once. The caller must order calls that write the same rows.
+
+    Example:
+        >>> smla.Cache(np.zeros((8, 64, 656), np.uint8), "fp8_656", 64)
+        smla.Cache(fp8_656, width 576, 8 pages of 64 tokens, 328 KiB)
     """
 
     __slots__ = ("array", "layout", "abi", "format", "device", "_borrowed")
@@ -374,8 +379,9 @@ class Cache:
         """Refuses memory that its library declares read-only."""
         require_writable(self.array, f"{name}.data")
 
-    def __repr__(self) -> str:
-        return f"smla.Cache({self.format.name.lower()}, {self.pages} pages of {self.page_tokens})"
+    def _text(self):
+        size = f"{self.pages} pages of {self.page_tokens} tokens, {bytes_text(self.bytes)}"
+        return f"{self.format.name.lower()}, width {self.width}, {size}{device_text(self.device)}"
 
 
 @functools.lru_cache

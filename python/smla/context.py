@@ -14,6 +14,7 @@ from ._arrays import is_capturing, library_of, on_device
 from ._handles import Bounded, Handle, InUse, Shared
 from ._library import check, lib, sized_text
 from ._types import Array, EngineName, IsaName
+from ._units import bytes_text
 from .errors import InvalidArgument, Unsupported, integer, invalid, name_bytes, one_of, words
 from .tensor import empty, stream_address
 
@@ -31,6 +32,12 @@ class Workspace(Handle):
     context: whose calls it serves. like: an array whose library and device it allocates with; None: NumPy,
     on a GPU PyTorch or else CuPy. budget: bytes of scratch for a stage that can work in several
     passes; 0: as many as make it fast.
+
+    Example:
+        >>> workspace = smla.default_context().workspace(budget=1 << 20)
+        >>> workspace.reserve(8192)
+        >>> workspace.bytes
+        8192
     """
 
     _instead = "create another one with context.workspace()"
@@ -47,6 +54,9 @@ class Workspace(Handle):
     def bytes(self) -> int:
         """Size of the memory."""
         return int(self.abi.bytes)
+
+    def _text(self):
+        return f"{bytes_text(self.bytes)}, {self._context.description}"
 
     def reserve(self, size: int, stream: int | None = None) -> None:
         """Grows to at least `size` bytes. Growing moves the memory."""
@@ -158,6 +168,10 @@ class Context(Shared):
     depend on what else is in the batch, except where a BLAS library multiplies. kernel: required kernels by
     name, "attend=cpu_avx512_bf16_attend"; None: SMLA_KERNEL. check_indices: calls note the first bad
     index for Workspace.read_error (slower).
+
+    Example:
+        >>> smla.Context("reference")
+        smla.Context(reference, 1 thread)
     """
 
     _instead = "create one in each process"
@@ -243,8 +257,8 @@ class Context(Shared):
             )
         )
 
-    def __repr__(self) -> str:
-        return f"smla.Context({self.description})"
+    def _text(self):
+        return self.description
 
 
 _defaults: dict[tuple[int, int], Context] = {}
@@ -256,6 +270,10 @@ def default_context(device: Any = (DeviceType.CPU, 0)) -> Context:
     may choose the reference engine.
 
     device: "cpu", "cuda", "cuda:1", a torch.device, or (type, index).
+
+    Example:
+        >>> smla.default_context("cpu") is smla.default_context()
+        True
     """
     if type(device) is tuple:
         if found := _defaults.get(device):
@@ -280,6 +298,11 @@ def set_default_context(context: Context) -> None:
     """Makes `context` the default one of its device, for calls of every thread that name no context.
 
     Layers and backends keep the context that they were made with.
+
+    Example:
+        >>> smla.set_default_context(smla.Context("cpu", threads=1))
+        >>> smla.default_context().description.endswith("1 thread")
+        True
     """
     if not isinstance(context, Context):
         raise invalid("context", type(context).__name__, "a smla.Context")

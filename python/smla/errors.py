@@ -12,7 +12,15 @@ __all__ += ["OutOfMemory", "Unsupported", "WorkspaceTooSmall"]
 
 
 class Error(Exception):
-    """Base of all. `field`: what was wrong ("args.q.dtype"); `got`, `wanted`: its value and the rule."""
+    """Base of all. `field`: what was wrong ("args.q.dtype"); `got`, `wanted`: its value and the rule.
+
+    Example:
+        >>> try:
+        ...     smla.select(np.zeros((1, 3), np.int32), 2)
+        ... except smla.Error as error:
+        ...     print(error.field, error.got)
+        args.scores.dtype i32
+    """
 
     status: Status = Status.INTERNAL
     field: str

@@ -18,6 +18,7 @@ from ._handles import Handle, InUse, Shared
 from ._library import check, lib
 from ._outputs import new, rank
 from ._types import Array, Maxima, NewArray, WeightsName
+from ._units import bytes_text
 from .cache import FORMATS, Cache
 from .context import Context, Workspace, default_context
 from .errors import integer, invalid, name_bytes, one_of, path_bytes
@@ -56,6 +57,12 @@ class Layer(Shared):
     """One attention layer. Layer.from_pretrained reads weights, Layer.from_tensors uses weights in memory.
     `forward` runs over the caller's caches, `session` creates caches. Any number of threads may use a layer
     at once. It never changes; copying it returns the same object. It cannot be pickled.
+
+    Example:
+        >>> layer = smla.Layer.from_pretrained(checkpoint, 0)
+        >>> hidden = np.zeros((2, layer.info["hidden_size"]), np.float32)
+        >>> layer.session(max_tokens=64).forward(hidden).shape == hidden.shape
+        True
     """
 
     _instead = "open it again with from_pretrained or from_tensors"
@@ -132,6 +139,11 @@ class Layer(Shared):
         handle = c.c_void_p()
         check(lib.smla_layer_create(context.handle, c.byref(args), c.byref(handle)))
         return cls(handle.value, context, keep)
+
+    def _text(self):
+        info = self.info
+        shape = f"{info['heads']} heads, hidden size {info['hidden_size']}, top {info['topk']}"
+        return f"{info['kind']}, {shape}, {bytes_text(info['weight_bytes'])}, {self.context.description}"
 
     @property
     def info(self) -> dict[str, Any]:
@@ -220,6 +232,13 @@ class Session(Handle):
 
     copy.deepcopy(session) is session.clone(): the layer is shared, the caches are copied. A session cannot be
     pickled, as its caches are no files: keep the tokens and feed them again.
+
+    Example:
+        >>> layer = smla.Layer.from_pretrained(checkpoint, 0)
+        >>> session, size = layer.session(max_requests=2), layer.info["hidden_size"]
+        >>> out = session.forward(np.zeros((3, size), np.float32), [(0, 2), (1, 1)])
+        >>> session.length(0), session.length(1)
+        (2, 1)
     """
 
     _instead = (
@@ -259,6 +278,11 @@ class Session(Handle):
         self._in_use = InUse("session", "run its steps one after the other, or create a session per thread")
         self._acquire(lib.smla_session_destroy, handle, layer, entries_of)
 
+    def _text(self):
+        held = self.options
+        room = f"{held['max_requests']} requests of up to {held['max_tokens']} tokens"
+        return f"{held['kv_format']}, {room}, {bytes_text(self.cache_bytes)} of caches, {self.layer!r}"
+
     def _call(self, function, *arguments):
         with self._in_use:
             check(function(self.handle, *arguments))
@@ -283,8 +307,8 @@ class Session(Handle):
         if out is None:
             out = new(hidden, shape_of(hidden), dtype_of(hidden, "hidden"))
         requests = [(0, rank(hidden, "hidden", 2)[0])] if requests is None else requests
-        keep: list[Any] = []
         values, listed = locals(), _step_requests(requests)
+        keep: list[Any] = []
         values.update(requests=c.addressof(listed), request_count=len(listed))
         step = _SESSION_STEP.fill(values, keep)
         self._call(lib.smla_session_forward, c.byref(step))

@@ -52,6 +52,10 @@ def rope_frequencies(config: Config, layer: int = 0) -> "np.ndarray[Any, np.dtyp
 
     Returns:
         NumPy array [rope_width / 2], float64.
+
+    Example:
+        >>> smla.rope_frequencies(config, 3).shape
+        (32,)
     """
     out = np.empty(layer_info(config, layer)["rope_width"] // 2)
     args = _config_args(config, layer)

@@ -11,6 +11,7 @@ from ._abi import Group
 from ._fill import Struct
 from ._handles import Handle
 from ._library import check, lib, names
+from ._units import device_text, fields_repr
 from .errors import invalid, one_of
 from .tensor import Array, stream_of
 
@@ -32,12 +33,18 @@ class PlanGroup(NamedTuple):
     block_table: [R,MB] i32. slots: [N] i64 or i32, the row that each token writes, below 0: none; None:
     looked up in the table. page_tokens: tokens (or entries) per page. page_rows: rows between pages, 0:
     page_tokens.
+
+    Example:
+        >>> smla.PlanGroup(np.zeros((2, 4), np.int32), page_tokens=64)
+        smla.PlanGroup(block_table=int32 [2, 4], slots=None, page_tokens=64, page_rows=0)
     """
 
     block_table: Array | None = None
     slots: Array | None = None
     page_tokens: int = 0
     page_rows: int = 0
+
+    __repr__ = fields_repr
 
 
 class Groups(TypedDict, total=False):
@@ -94,6 +101,13 @@ class Plan(Handle):
 
     Any number of threads may read a plan at once, but only one may build it, while no other reads it; any
     other call raises InvalidArgument. A plan cannot be copied or pickled.
+
+    Example:
+        >>> plan = smla.Plan(["primary"], max_tokens=4, max_requests=2, max_seq_len=128)
+        >>> group = smla.PlanGroup(np.array([[5, 6]], np.int32), page_tokens=64)
+        >>> plan.build(np.array([0, 1], np.int32), np.array([66], np.int32), primary=group)
+        >>> plan.field("primary_slot").tolist()  # token 65 is in the second page
+        [385]
     """
 
     _instead = "create another smla.Plan with the same arguments"
@@ -120,10 +134,15 @@ class Plan(Handle):
         values = _ARGS.only(locals())
         values["groups"] = bits = group_bits(groups)
         values["context"] = None if context is None else context.handle
+        self._maxima = f"up to {max_tokens} tokens of {max_requests} requests, max_seq_len {max_seq_len}"
+        self._device = (0, 0) if context is None else context.device
         args, handle = _ARGS.fill(values, []), c.c_void_p()
         check(lib.smla_plan_create(c.byref(args), c.byref(handle)))
         self.groups = frozenset(name for name, bit in GROUPS.items() if bits & bit)
         self._acquire(lib.smla_plan_destroy, handle.value, context)
+
+    def _text(self):
+        return f"{' + '.join(sorted(self.groups))}, {self._maxima}{device_text(self._device)}"
 
     def build(
         self,

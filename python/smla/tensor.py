@@ -7,6 +7,7 @@ from ._abi import Dtype
 from ._arrays import library_of, register
 from ._arrays.interface import E2M1, Library, moved, pairs_of_values, rest, unknown_dtype, values_of_pairs
 from ._types import Array, DtypeLike
+from ._units import Described, array_text
 from .errors import invalid
 
 __all__ = ["Array", "DtypeLike", "Tensor", "tensor"]
@@ -15,12 +16,16 @@ ALIGNMENT = 16  # bytes: kernels choose by where addresses lie between multiples
 _INTEGERS = (Dtype.I32, Dtype.I64)
 
 
-class Tensor:
+class Tensor(Described):
     """A view of an array under another dtype: uint16 memory as "bf16", uint8 as "e4m3", "e2m1" or "e8m0".
 
     shape and strides count elements of that dtype: e2m1 holds two per byte. The view keeps its memory alive
     and uses it even if the array gets other memory (`t.data = ...` and t.set_() of PyTorch). copy.deepcopy
     and pickle copy the memory. Any number of threads may use a view at once.
+
+    Example:
+        >>> smla.Tensor(np.zeros((2, 3), np.uint16), "bf16")
+        smla.Tensor(bf16 [2, 3])
     """
 
     __slots__ = (
@@ -67,8 +72,8 @@ class Tensor:
     def __reduce__(self) -> Any:  # copy.copy and copy.deepcopy also call it
         return Tensor, (self.array, self.dtype)
 
-    def __repr__(self) -> str:
-        return f"smla.Tensor({self.dtype.name.lower()}, {list(self.shape)})"
+    def _text(self):
+        return array_text(self)
 
 
 class _Tensors(Library):
@@ -112,7 +117,12 @@ register(Tensor, _Tensors())
 
 
 def tensor(array: Array, dtype: DtypeLike, name: str = "tensor") -> Tensor:
-    """A view of `array` whose elements are of `dtype`: see Tensor."""
+    """A view of `array` whose elements are of `dtype`: see Tensor.
+
+    Example:
+        >>> smla.tensor(np.zeros((2, 3), np.uint8), "e2m1").shape  # two values per byte
+        (2, 6)
+    """
     return Tensor(array, dtype, name)
 
 

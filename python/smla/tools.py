@@ -24,7 +24,12 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def program() -> str:
-    """The path of the `smla` program: SMLA_TOOL, the package's own, this clone's, or the one on PATH."""
+    """The path of the `smla` program: SMLA_TOOL, the package's own, this clone's, or the one on PATH.
+
+    Example:
+        >>> smla.program().endswith("smla")
+        True
+    """
     named = os.environ.get("SMLA_TOOL")
     # A library that the system's loader found has no folder.
     for folder in (_PACKAGE, *Path(library_path).parents[1:2]):
@@ -68,12 +73,21 @@ def _options(options):
 def doctor() -> dict[str, Any]:
     """This machine: its processor, memory, GPU and engine, and a self-test of its kernels against the
     reference. A dict; "passed" tells the self-test's result.
+
+    Example:
+        >>> smla.doctor()["passed"]
+        True
     """
     return answer("doctor")
 
 
 class BenchResults(dict[str, Any]):
-    """What `smla bench` measured; a notebook shows its plots and its table."""
+    """What `smla bench` measured; a notebook shows its plots and its table.
+
+    Example:
+        >>> smla.bench(case="select", quick=True, seconds=0.01)["results"][0]["stage"]
+        'select'
+    """
 
     def _repr_html_(self) -> str:
         from .reporting import bench_html
@@ -87,6 +101,10 @@ def bench(**options: Any) -> BenchResults:
 
     options: those of `smla bench --help` (case="attend", quick=True, seconds=, threads=, save=, ...).
     Errors as those of `capacity`.
+
+    Example:
+        >>> smla.bench(case="select", quick=True, seconds=0.01)["results"][0]["ms"] > 0
+        True
     """
     return BenchResults(answer("bench", **options))
 
@@ -115,6 +133,10 @@ def capacity(config: Config, **options: Any) -> dict[str, Any]:
     config: a config.json, a checkpoint's folder, a dict or a configuration of transformers. options: those
     of `smla capacity --help` (context=, batch=, kv_format=, memory= in GiB, ...). InvalidArgument,
     DataError or IoError as the command reports.
+
+    Example:
+        >>> smla.capacity(config, context=4096, memory=80)["totals"]["layers"]
+        61
     """
     with _model(config) as path:
         return answer("capacity", "--model", path, **options)
@@ -126,6 +148,10 @@ def explain(config: Config, **options: Any) -> dict[str, Any]:
 
     config: as of `capacity`. options: those of `smla explain --help` (layer=, kv_format=, context=;
     device="sm_90", kv_dtype=, backend=; ...). Errors as those of `capacity`.
+
+    Example:
+        >>> smla.explain(config)["layers"][0]["layer_kind"]
+        'dsa'
     """
     with _model(config) as path:
         return answer("explain", "--model", path, **options)

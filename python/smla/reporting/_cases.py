@@ -45,8 +45,8 @@ def curves(rows, letter):
 
 
 def steps(rows):
-    """{case of a decode step: (row of the step, {stage: ms})}. Stages add up to the step: those below 4 %, and
-    what passes between stages, are "other". The row "sum" is the total of stages, and none itself.
+    """{case of a decode step: (row of the step, {stage: ms})}. Stages add up to the step: those below 4 %,
+    and what passes between stages, are "other". The row "sum" is the total of stages, and none itself.
     """
     found = {}
     for row in rows:

@@ -33,6 +33,10 @@ def norm(
 
     x: [T,G,D]. weight, bias: [D]. eps: > 0. out: [T,G,D], may be x, by default of x's dtype. All float, mixed
     freely. Computed in f32, in f64 if out is f64. Returns out.
+
+    Example:
+        >>> smla.norm(np.array([[[3, -3]]], np.float32), eps=1e-6).round(3).tolist()
+        [[[1.0, -1.0]]]
     """
     return _norm(locals())
 
@@ -57,6 +61,11 @@ def rope(
     style: "interleaved" (pairs 2i, 2i+1) or "half" (pairs i, i+n). inverse: by the negative angle. out:
     [T,G,2n] takes the rotated channels only, [T,G,D] the whole row, of any float type; x itself: in place.
     Returns out, by default new, [T,G,D] of x's dtype.
+
+    Example:
+        >>> x, quarter = np.array([[[1, 2]]], np.float32), np.array([np.pi / 2])
+        >>> smla.rope(x, np.array([1]), quarter).round().tolist()
+        [[[-2.0, 1.0]]]
     """
     return _rope(locals())
 
@@ -74,7 +83,13 @@ def inverse_rope(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """rope by the negative angle, as V4 rotates the attended values back. Arguments: those of rope."""
+    """rope by the negative angle, as V4 rotates the attended values back. Arguments: those of rope.
+
+    Example:
+        >>> x, quarter = np.array([[[-2, 1]]], np.float32), np.array([np.pi / 2])
+        >>> smla.inverse_rope(x, np.array([1]), quarter).round().tolist()
+        [[[1.0, 2.0]]]
+    """
     return _inverse_rope(locals())
 
 
@@ -94,6 +109,10 @@ def project(
     x: [T,G,K]. w: [G,N,K], any view with a unit stride in one of its last two dimensions. out: [T,G,N], by
     default of x's dtype or out_dtype. All float, mixed freely: bf16 queries over f32 weights are multiplied
     as they are, and only out is rounded. Sums in f32, in f64 if out is f64.
+
+    Example:
+        >>> smla.project(np.ones((1, 1, 3), np.float32), np.ones((1, 2, 3), np.float32)).tolist()
+        [[[3.0, 3.0]]]
     """
     return _project(locals())
 
@@ -109,7 +128,12 @@ def absorb(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """project of queries into the latent space: x [T,H,nope], w [H,latent,nope] (W_UK). See project."""
+    """project of queries into the latent space: x [T,H,nope], w [H,latent,nope] (W_UK). See project.
+
+    Example:
+        >>> smla.absorb(np.ones((1, 16, 128), np.float32), np.ones((16, 512, 128), np.float32)).shape
+        (1, 16, 512)
+    """
     return _absorb(locals())
 
 
@@ -124,7 +148,12 @@ def up_project(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """project of attended latents to values: x [T,H,latent], w [H,v,latent] (W_UV). See project."""
+    """project of attended latents to values: x [T,H,latent], w [H,v,latent] (W_UV). See project.
+
+    Example:
+        >>> smla.up_project(np.ones((1, 16, 512), np.float32), np.ones((16, 128, 512), np.float32)).shape
+        (1, 16, 128)
+    """
     return _up_project(locals())
 
 
@@ -139,5 +168,10 @@ def out_project(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """project of the heads' values to the hidden size, grouped for V4: x [T,G,K], w [G,N,K]. See project."""
+    """project of the heads' values to the hidden size, grouped for V4: x [T,G,K], w [G,N,K]. See project.
+
+    Example:
+        >>> smla.out_project(np.ones((1, 1, 256), np.float32), np.ones((1, 64, 256), np.float32)).shape
+        (1, 1, 64)
+    """
     return _out_project(locals())
