@@ -55,9 +55,7 @@ def objects(checkpoint):
     workspace = context.workspace()
     workspace.reserve(8192)
     cache = smla.Cache.empty("fp8_656", 8, 64)
-    backend = smla.Backend(
-        None, "dsa", heads=16, topk=64, softmax_scale=0.1, context=context, **SIZES
-    )
+    backend = smla.Backend(None, "dsa", heads=16, topk=64, softmax_scale=0.1, context=context, **SIZES)
     layer = smla.Layer.from_pretrained(folder, 0, context=context)
     table = np.zeros((2, 4), np.int32)
     scores = np.zeros((3, 9), np.float32)
