@@ -65,50 +65,39 @@ class FieldFlags(IntEnum):
 class BadKind(IntEnum):
     NONE, ROW, EXTRA_ROW, LENGTH, EXTRA_LENGTH, SLOT, POSITION, REQUEST, BLOCK = 0, 1, 2, 3, 4, 5, 6, 7, 8
     TABLE_WIDTH, START, END, CU, PAGE, CANDIDATE = 9, 10, 11, 12, 13, 14
-
 class Error(c.Structure):
     _fields_ = (("status", I32), ("field", TEXT), ("got", TEXT), ("wanted", TEXT), ("message", TEXT))
-
 class Tensor(c.Structure):
     _fields_ = (("data", PTR), ("dtype", I32), ("device_type", I32), ("device_index", I32), ("ndim", I32),
         ("shape", I64 * 4), ("stride_elems", I64 * 4))
-
 class Cache(c.Structure):
     _fields_ = (("data", PTR), ("format", I32), ("device_type", I32), ("device_index", I32), ("width", I32),
         ("page_tokens", I32), ("page_rows", I32), ("pages", I64), ("page_stride_bytes", I64),
         ("row_stride_bytes", I64), ("scale", F32), ("writer", I32), ("scale_device", PTR))
-
 class Allocator(c.Structure):
     _fields_ = (("alloc", PTR), ("free", PTR), ("user", PTR))
-
 class ContextArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("version", I32), ("engine", I32), ("isa", I32), ("threads", I32),
         ("batch_invariant", I32), ("kernel", TEXT), ("allocator", Allocator), ("parallel_for", PTR),
         ("parallel_for_pool", PTR), ("check_indices", I32), ("device_index", I32))
-
 class Workspace(c.Structure):
     _fields_ = (("data", PTR), ("bytes", SIZE))
-
 class PlanArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("groups", I32), ("max_tokens", I32), ("max_requests", I32),
         ("max_seq_len", I32), ("speculative_tokens", I32), ("uniform_decodes", I32), ("window", I32),
         ("ratio", I32), ("list_entries", I32), ("topk", I32), ("heads", I32), ("workers", I32),
         ("batch_invariant", I32), ("allocator", Allocator), ("context", PTR))
-
 class PlanGroup(c.Structure):
     _fields_ = (("block_table", Tensor), ("slots", Tensor), ("page_tokens", I32), ("page_rows", I32))
-
 class PlanBatch(c.Structure):
     _fields_ = (("struct_size", U32), ("tokens", I32), ("query_start_loc", Tensor), ("seq_lens", Tensor),
         ("rope_positions", Tensor), ("primary", PlanGroup), ("window", PlanGroup), ("compressed", PlanGroup),
         ("index", PlanGroup), ("state", PlanGroup), ("index_state", PlanGroup), ("stream", PTR),
         ("decodes", I32), ("decode_tokens", I32), ("query_tokens", I32), ("max_query_len", I32),
         ("max_seq_len", I32), ("reserved", I32))
-
 class DeviceInfo(c.Structure):
     _fields_ = (("struct_size", U32), ("type", I32), ("capability", I32), ("multiprocessors", I32),
         ("memory_bytes", I64))
-
 class BackendArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("family", I32), ("kv_cache_dtype", TEXT), ("dtype", I32),
         ("wants", I32), ("heads", I32), ("kv_lora_rank", I32), ("rope_dim", I32), ("nope_dim", I32),
@@ -117,165 +106,130 @@ class BackendArgs(c.Structure):
         ("max_seq_len", I32), ("speculative_tokens", I32), ("plan_groups", I32), ("batch_invariant", I32),
         ("softmax_scale", F64), ("q_scale", F64), ("kv_scale", F64), ("max_logits_bytes", I64),
         ("device", DeviceInfo), ("allocator", Allocator), ("precision", I32), ("reserved", I32))
-
 class BackendInfo(c.Structure):
     _fields_ = (("struct_size", U32), ("family", I32), ("name", TEXT), ("kv_cache_dtype", TEXT),
         ("format", I32), ("head_size", I32), ("page_tokens", I32), ("window_page_tokens", I32),
         ("reorder_threshold", I32), ("padded_heads", I32), ("graph_support", I32), ("compressed_format", I32))
-
 class CacheShape(c.Structure):
     _fields_ = (("struct_size", U32), ("dtype", I32), ("shape", I64 * 3), ("page_stride_bytes", I64),
         ("bytes", I64))
-
 class BackendForwardArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("reserved", I32), ("stage_budget", SIZE), ("metadata", PTR),
         ("q", Tensor), ("q_pe", Tensor), ("k_c", Tensor), ("k_pe", Tensor), ("topk_indices", Tensor),
         ("w_uk_t", Tensor), ("w_uv", Tensor), ("sink", Tensor), ("out", Tensor), ("lse", Tensor),
         ("output_scale", Tensor), ("output_block_scale", Tensor), ("kv_cache", Cache), ("swa_cache", Cache))
-
 class FormatInfo(c.Structure):
     _fields_ = (("struct_size", U32), ("format", I32), ("name", TEXT), ("width", I32), ("max_width", I32),
         ("width_multiple", I32), ("packing", I32), ("scale", I32), ("values_per_scale", I32),
         ("alignment_bytes", I32), ("token_bytes", I32), ("page_multiple_bytes", I32))
-
 class NormArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("kind", I32), ("eps", F64), ("x", Tensor), ("weight", Tensor),
         ("bias", Tensor), ("out", Tensor))
-
 class RopeArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("style", I32), ("inverse", I32), ("first", I32), ("x", Tensor),
         ("positions", Tensor), ("frequencies", Tensor), ("out", Tensor))
-
 class ProjectArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("reserved", I32), ("x", Tensor), ("w", Tensor), ("out", Tensor))
-
 class NamedTensor(c.Structure):
     _fields_ = (("name", TEXT), ("tensor", Tensor))
-
 class LayerArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("layer", I32), ("checkpoint", TEXT), ("config", TEXT),
         ("activations", I32), ("queries", I32), ("weights", I32), ("tensor_count", I32), ("tensors", PTR),
         ("config_json", TEXT))
-
 class LayerInfo(c.Structure):
     _fields_ = (("struct_size", U32), ("kind", I32), ("hidden_size", I32), ("heads", I32), ("kv_width", I32),
         ("index_width", I32), ("topk", I32), ("window", I32), ("ratio", I32), ("plan_groups", I32),
         ("weight_bytes", SIZE), ("borrowed_bytes", SIZE), ("entries_of", I32), ("selection_of", I32),
         ("candidates_of", I32), ("candidate_blocks", I32), ("index_heads", I32), ("index_rope_style", I32),
         ("rope_width", I32), ("rope_theta", F64), ("softmax_scale", F64))
-
 class AttendSource(c.Structure):
     _fields_ = (("cache", Cache), ("rows", Tensor), ("lengths", Tensor))
-
 class AttendArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("precision", I32), ("lse_base", I32), ("empty_lse", I32),
         ("softmax_scale", F64), ("softmax_scale_device", PTR), ("q_scale", F64), ("q_scale_device", PTR),
         ("q", Tensor), ("primary", AttendSource), ("extra", AttendSource), ("sink", Tensor), ("out", Tensor),
         ("lse", Tensor), ("max_logits", Tensor), ("out_positions", Tensor), ("out_frequencies", Tensor))
-
 class MergeArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("lse_base", I32), ("partials", Tensor), ("lse", Tensor),
         ("sink", Tensor), ("out", Tensor), ("lse_out", Tensor))
-
 class WriteArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("hadamard", I32), ("head", Tensor), ("tail", Tensor),
         ("slots", Tensor), ("cache", Cache), ("norm_kind", I32), ("rope_style", I32), ("rope_first", I32),
         ("reserved", I32), ("eps", F64), ("norm_weight", Tensor), ("norm_bias", Tensor),
         ("positions", Tensor), ("frequencies", Tensor), ("values", Tensor))
-
 class SaveStateArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("reserved", I32), ("kv", Tensor), ("score", Tensor), ("ape", Tensor),
         ("positions", Tensor), ("slots", Tensor), ("state", Cache))
-
 class CompressArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("ratio", I32), ("hadamard", I32), ("no_overlap", I32), ("eps", F64),
         ("state", Cache), ("state_table", Tensor), ("request_of_token", Tensor), ("positions", Tensor),
         ("slots", Tensor), ("norm_weight", Tensor), ("frequencies", Tensor), ("cache", Cache),
         ("entries", Tensor), ("latents", Tensor))
-
 class GatherArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("raw", I32), ("cache", Cache), ("block_table", Tensor),
         ("starts", Tensor), ("cu", Tensor), ("out", Tensor), ("scales", Tensor))
-
 class CopyPagesArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("reserved", I32), ("source", Cache), ("target", Cache),
         ("pairs", Tensor))
-
 class MapArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("page_tokens", I32), ("page_rows", I32), ("pool_tokens", I32),
         ("positions", Tensor), ("request_of_token", Tensor), ("block_table", Tensor), ("rows", Tensor),
         ("counts", Tensor), ("lengths", Tensor), ("limits", Tensor), ("visible_tokens", Tensor))
-
 class QuantIndexQArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("hadamard", I32), ("amax_floor", F64), ("factor", F64), ("q", Tensor),
         ("w", Tensor), ("q_out", Tensor), ("scales", Tensor), ("w_out", Tensor), ("rope_style", I32),
         ("rope_first", I32), ("positions", Tensor), ("frequencies", Tensor), ("rotated", Tensor))
-
 class ScoreArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("fill", I32), ("q", Tensor), ("q_scales", Tensor), ("w", Tensor),
         ("keys", Cache), ("block_table", Tensor), ("request_of_token", Tensor), ("starts", Tensor),
         ("ends", Tensor), ("logits", Tensor), ("precision", I32), ("reserved", I32))
-
 class SelectArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("relative", I32), ("scores", Tensor), ("ids", Tensor),
         ("starts", Tensor), ("ends", Tensor), ("indices", Tensor), ("selected", Tensor), ("counts", Tensor),
         ("rows", Tensor), ("row_table", Tensor), ("request_of_token", Tensor), ("page_tokens", I32),
         ("page_rows", I32))
-
 class ScoreSelectArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("columns", I32), ("score", ScoreArgs), ("select", SelectArgs))
-
 class ScoreSelectBlocksArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("columns", I32), ("block_size", I32), ("relative", I32), ("q", Tensor),
         ("q_scales", Tensor), ("w", Tensor), ("keys", Cache), ("block_table", Tensor),
         ("request_of_token", Tensor), ("starts", Tensor), ("ends", Tensor), ("blocks", Tensor),
         ("indices", Tensor), ("selected", Tensor), ("counts", Tensor), ("block_maxima", Tensor),
         ("best_blocks", Tensor))
-
 class StageField(c.Structure):
     _fields_ = (("struct_size", U32), ("kind", I32), ("name", TEXT), ("shape", TEXT), ("offset", SIZE),
         ("types", U32), ("flags", I32), ("in_place_of", I32), ("with_cache", I32), ("double_as", I32),
         ("given_with", I32), ("given_dtype", I32), ("reserved", I32))
-
 class ErrorWord(c.Structure):
     _fields_ = (("kind", I32), ("stage", I32), ("token", I64), ("column", I64), ("value", I64))
-
 class LayerCache(c.Structure):
     _fields_ = (("cache", Cache), ("block_table", Tensor))
-
 class LayerStep(c.Structure):
     _fields_ = (("struct_size", U32), ("max_columns", I32), ("plan", PTR), ("hidden", Tensor),
         ("out", Tensor), ("forced_topk", Tensor), ("topk", Tensor), ("primary", LayerCache),
         ("window", LayerCache), ("compressed", LayerCache), ("index", LayerCache), ("state", LayerCache),
         ("index_state", LayerCache), ("candidates", Tensor), ("best_blocks", Tensor))
-
 class SessionArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("kv_format", I32), ("index_format", I32), ("page_tokens", I32),
         ("max_requests", I32), ("max_tokens", I32), ("max_step_tokens", I32), ("kv_scale", F32),
         ("stage_budget", SIZE), ("rewind_tokens", I32), ("kv_writer", I32), ("entries_of", PTR))
-
 class StepRequest(c.Structure):
     _fields_ = (("request", I32), ("tokens", I32))
-
 class SessionStep(c.Structure):
     _fields_ = (("struct_size", U32), ("request_count", I32), ("requests", PTR), ("hidden", Tensor),
         ("out", Tensor), ("rope_positions", Tensor), ("forced_topk", Tensor), ("candidates", Tensor))
-
 class RequestRowsArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("page_tokens", I32), ("page_rows", I32), ("compact", I32),
         ("ranks", I32), ("rank", I32), ("interleave", I32), ("reserved", I32), ("positions", Tensor),
         ("request_of_token", Tensor), ("block_table", Tensor), ("is_valid", Tensor),
         ("workspace_of_token", Tensor), ("workspace_starts", Tensor), ("rows", Tensor), ("counts", Tensor))
-
 class SplitContextArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("reserved", I32), ("positions", Tensor), ("context_lens", Tensor),
         ("context_rows", Tensor), ("new_rows", Tensor))
-
 class CombinedRowsArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("window", I32), ("ratio", I32), ("topk", I32), ("stride", I32),
         ("entries", I32), ("selected", Tensor), ("query_start_loc", Tensor), ("seq_lens", Tensor),
         ("gather_lens", Tensor), ("rows", Tensor), ("lens", Tensor))
-
 class MixedRowsArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("window", I32), ("ratio", I32), ("topk", I32), ("local", I32),
         ("window_page_tokens", I32), ("window_page_rows", I32), ("entry_page_tokens", I32),
@@ -284,11 +238,9 @@ class MixedRowsArgs(c.Structure):
         ("prefill_entries", Tensor), ("query_start_loc", Tensor), ("seq_lens", Tensor),
         ("request_of_token", Tensor), ("window_table", Tensor), ("entry_table", Tensor), ("rows", Tensor),
         ("lens", Tensor))
-
 class DecodeScheduleArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("reserved", I32), ("lens", Tensor), ("schedule", Tensor),
         ("splits", Tensor))
-
 class PrefillChunksArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("ratio", I32), ("max_rows", I64), ("max_logits_bytes", I64),
         ("first_request", I32), ("max_requests", I32), ("query_start_loc", Tensor), ("seq_lens", Tensor),

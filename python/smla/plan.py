@@ -44,7 +44,8 @@ class PlanGroup(NamedTuple):
     page_tokens: int = 0
     page_rows: int = 0
 
-    __repr__ = fields_repr
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
 
 class Groups(TypedDict, total=False):

@@ -66,7 +66,8 @@ class Rows(NamedTuple):
     rows: Any
     lens: Any
 
-    __repr__ = fields_repr
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
 
 def request_rows(

@@ -27,7 +27,8 @@ class Attended(NamedTuple):
     lse: Any
     max_logits: Any
 
-    __repr__ = fields_repr
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
 
 def _value_width(values, length):

@@ -28,7 +28,8 @@ class QuantizedQuery(NamedTuple):
     scales: Any
     w: Any
 
-    __repr__ = fields_repr
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
 
 class Selection(NamedTuple):
@@ -45,7 +46,8 @@ class Selection(NamedTuple):
     selected: Any
     rows: Any
 
-    __repr__ = fields_repr
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
 
 class BlockSelection(NamedTuple):
@@ -64,7 +66,8 @@ class BlockSelection(NamedTuple):
     block_maxima: Any
     best_blocks: Any
 
-    __repr__ = fields_repr
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
 
 def _columns(keys, block_table, columns, **_):
