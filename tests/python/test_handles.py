@@ -44,7 +44,8 @@ HOLDERS = {
 # Classes that hold no handle and no address, or only objects of the classes above.
 OTHERS = """
     _arrays.cupy.CuPy _arrays.dlpack.DLPack _arrays.interface.Library _arrays.numpy.NumPy _arrays.torch.Torch
-    _fill.Struct _units.Described _handles.Handle _handles.InUse _handles.Shared _outputs.Outputs _run.StageCall _run._Instead
+    _units.Described
+    _fill.Struct _handles.Handle _handles.InUse _handles.Shared _outputs.Outputs _run.StageCall _run._Instead
     _views._Memory compat.deep_gemm._DenseKeys compat.deep_gemm._Queries
     compat.flash_mla.FlashMLASchedMeta compat.flashinfer._batch.Batch
     compat.flashinfer.sparse_mla_sm120.BatchSparseMLAPagedAttentionWrapper reporting.Report
