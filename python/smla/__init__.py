@@ -5,7 +5,7 @@ smla.Plan, smla.Backend, smla.Layer. What this machine can do: smla.doctor(), sm
 smla.bench(), and smla.report(), which shows it all.
 """
 
-from . import rows, stages
+from . import errors, rows, stages
 from ._abi import VERSION as _VERSION
 from ._abi import Writer
 from ._run import check_call, explain_call, prepare_call
@@ -14,50 +14,22 @@ from .backend import Backend, Metadata, backends, select_backend, why_not
 from .cache import Cache
 from .call import Call
 from .context import Context, Workspace, default_context, set_default_context
-from .errors import (
-    Cancelled,
-    DataError,
-    DeviceError,
-    Error,
-    InternalError,
-    InvalidArgument,
-    IoError,
-    OutOfMemory,
-    Unsupported,
-    WorkspaceTooSmall,
-)
+from .errors import *
 from .layer import Layer, Session
 from .model import layer_info, rope_frequencies
 from .plan import Plan, PlanGroup
 from .reporting import report
-from .stages import (
-    Attended,
-    BlockSelection,
-    QuantizedQuery,
-    Selection,
-    absorb,
-    attend,
-    compress,
-    copy_pages,
-    gather,
-    inverse_rope,
-    map,
-    merge,
-    norm,
-    out_project,
-    project,
-    quant_index_q,
-    rope,
-    save_state,
-    score,
-    score_select,
-    score_select_blocks,
-    select,
-    up_project,
-    write_index,
-    write_kv,
-)
+from .stages import *
+from .stages import map as map
 from .tensor import Tensor, tensor
 from .tools import bench, capacity, doctor, explain, program
 
 __version__ = f"{_VERSION // 10000}.{_VERSION // 100 % 100}.{_VERSION % 100}"
+
+__all__ = ["Backend", "Cache", "Context", "GpuView", "Layer", "Metadata", "Plan", "PlanGroup", "Session"]
+__all__ += ["Tensor", "Workspace", "Writer", "backends", "bench", "capacity", "check_call", "doctor"]
+__all__ += ["default_context", "explain", "explain_call", "layer_info", "prepare_call", "program", "report"]
+__all__ += ["rope_frequencies", "rows", "select_backend", "set_default_context", "stages", "tensor"]
+__all__ += ["why_not"]
+__all__ += errors.__all__
+__all__ += stages.__all__

@@ -7,10 +7,12 @@ import sys
 from .errors import Error
 from .tools import program
 
+__all__ = ["main"]
 
-def main():
+
+def main() -> int:
     if sys.argv[1:2] == ["report"]:
-        from .reporting.command import main as report
+        from .reporting._command import main as report
 
         return report(sys.argv[2:])
     try:

@@ -4,25 +4,28 @@ serve one call at a time.
 
 import threading
 import weakref
+from typing import Any
 
+from ._units import Described
 from .errors import InvalidArgument
 
 
-class Handle:
+class Handle(Described):
     """An object that cannot be duplicated, because it holds a handle or addresses: copy.copy, copy.deepcopy
     and pickle raise TypeError. `_instead`: advice in the error message.
     """
 
     __slots__ = ()
     _instead = ""
+    handle: Any
 
-    def _acquire(self, destroy, handle, *holds):
+    def _acquire(self, destroy: Any, handle: Any, *holds: Any) -> None:
         """Sets `handle`, and calls destroy(handle) when this object dies. holds: objects kept until then."""
         self.handle = handle
         # Not at exit, when other objects may still use the handle.
         weakref.finalize(self, _close, destroy, handle, holds).atexit = False
 
-    def __reduce__(self):  # copy.copy and copy.deepcopy also call it
+    def __reduce__(self) -> Any:  # copy.copy and copy.deepcopy also call it
         raise TypeError(f"a smla.{type(self).__name__} cannot be copied or pickled: {self._instead}")
 
 
@@ -31,13 +34,13 @@ class Shared(Handle):
 
     __slots__ = ()
 
-    def __copy__(self):
+    def __copy__(self) -> Any:
         return self
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: Any) -> Any:
         return self
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         raise TypeError(f"a smla.{type(self).__name__} cannot be pickled: {self._instead}")
 
 

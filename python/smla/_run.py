@@ -3,6 +3,8 @@
 import ctypes as c
 import inspect
 import threading
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import numpy as np
 
@@ -27,14 +29,7 @@ _run_stage = lib.smla_run_stage.unchecked
 
 CALLS: dict[str, "StageCall"] = {}  # by the name of the stage
 _OF_CALL = ("context", "workspace", "stream")
-_WORDS: dict[str, dict[str, int]] = {  # arguments that name a member of an enumeration
-    "kind": {"rms": 0, "layer": 1},
-    "style": {"interleaved": 0, "half": 1},
-    "precision": {"default": 0, "exact": 1, "rounded": 2},
-    "lse_base": {"ln": 0, "log2": 1},
-    "empty_lse": {"-inf": 0, "+inf": 1},
-}
-_WORDS.update(norm_kind=_WORDS["kind"], rope_style=_WORDS["style"])
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class StageCall:
@@ -66,11 +61,15 @@ class StageCall:
         ]
         CALLS[name] = self
 
-    def of(self, function):
+    def of(self, function: _Function) -> _Function:
         """Reads the parameters of the stage's Python function."""
         parameters = inspect.signature(function).parameters
         self.parameters = {name: each for name, each in parameters.items() if name not in _OF_CALL}
-        self.words = {name: _WORDS[name] for name in self.parameters if name in _WORDS}
+        self.words = {  # names of enumerators, which stand in the order of their values
+            name: {word: value for value, word in enumerate(get_args(each.annotation))}
+            for name, each in self.parameters.items()
+            if get_origin(each.annotation) is Literal
+        }
         self.flags = [name for name, each in self.parameters.items() if each.annotation is bool]
         # What decides on outputs only.
         self.choices = [name for name in self.parameters if name not in self.struct.arguments]
@@ -91,7 +90,7 @@ class StageCall:
     def is_written(self, argument):
         return argument in self.fields and self.fields[argument].is_written
 
-    def __call__(self, values):
+    def __call__(self, values: dict[str, Any]) -> Any:
         """values: of the function's parameters, by name. Returns what the function returns."""
         like = values[self.first]
         for name, shape, dtype in self.outputs.missing(values):
@@ -186,23 +185,30 @@ def instead_of(call, action, arguments, keywords):
     return answers[0]
 
 
-def explain_call(call, /, *arguments, **keywords):
+def explain_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> dict[str, Any]:
     """Which kernel a call would take, and why not the others. Nothing is computed.
 
     call: a stage function (smla.attend, smla.torch.attend, ...), then its arguments. Returns a dict: "stage";
     "runs_on": the context's description; "candidates": a list, the best kernel first, of dicts with "kernel":
     its name, "chosen": whether the call takes it, and "refusal": why it cannot run these arguments, "" if it
     can.
+
+    Example:
+        >>> smla.explain_call(smla.norm, np.ones((1, 1, 4), np.float32), eps=1e-6)["stage"]
+        'norm'
     """
     return instead_of(
         call, lambda stage, args, context, *_: context.explain(stage.name, args), arguments, keywords
     )
 
 
-def check_call(call, /, *arguments, **keywords):
+def check_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> None:
     """Scans what hot calls take on trust (rows, lengths, tables, slots); DataError at the first bad value.
 
     Nothing is computed.
+
+    Example:
+        >>> smla.check_call(smla.norm, np.ones((1, 1, 4), np.float32), eps=1e-6)
     """
     instead_of(
         call,
@@ -214,8 +220,12 @@ def check_call(call, /, *arguments, **keywords):
     )
 
 
-def prepare_call(call, /, *arguments, **keywords):
-    """Loads and makes what calls of these shapes need, so that later ones may be captured in a CUDA graph."""
+def prepare_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> None:
+    """Loads and makes what calls of these shapes need, so that later ones may be captured in a CUDA graph.
+
+    Example:
+        >>> smla.prepare_call(smla.norm, np.ones((1, 1, 4), np.float32), eps=1e-6)
+    """
     instead_of(
         call,
         lambda stage, args, context, *_: check(lib.smla_prepare(context.handle, stage.stage, c.byref(args))),

@@ -1,6 +1,7 @@
 """Views of tensors that the library owns: NumPy arrays on a CPU, GpuView on a GPU."""
 
 import ctypes as c
+from typing import Any
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from ._abi import DeviceType, Dtype, Tensor
 from ._dtypes import ITEM_BYTES, STORAGE
 from ._handles import Handle
 from ._library import check
+from ._units import array_text
 from .errors import name_bytes
 
 
@@ -27,12 +29,15 @@ class GpuView(Handle):
 
     _instead = 'torch.as_tensor(view, device="cuda").clone() or cupy.array(view) copies its contents'
 
-    def __init__(self, interface, owner, device):
-        self.__cuda_array_interface__, self._owner, self.device = interface, owner, device
-        self.shape, self.dtype = interface["shape"], np.dtype(interface["typestr"])
+    def __init__(self, interface: dict[str, Any], owner: Any, device: int) -> None:
+        self.__cuda_array_interface__: dict[str, Any] = interface
+        self._owner: Any = owner
+        self.device: int = device
+        self.shape: tuple[int, ...] = interface["shape"]
+        self.dtype: np.dtype[Any] = np.dtype(interface["typestr"])
 
-    def __repr__(self):
-        return f"smla.GpuView({list(self.shape)}, {self.dtype}, cuda:{self.device})"
+    def _text(self):
+        return array_text(self)
 
 
 def view(tensor, owner):

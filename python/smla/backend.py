@@ -1,8 +1,12 @@
 """Attention backends: the units that an inference engine plugs in (smla/backend.h, docs/backends)."""
 
+from __future__ import annotations
+
 import ctypes as c
 import functools
 import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from . import _abi, _views
 from ._abi import DeviceType, Dtype, Family, Format, GraphSupport, Precision, Wants
@@ -11,11 +15,18 @@ from ._fill import Struct
 from ._handles import Handle, Shared
 from ._library import check, lib, names, sized_text
 from ._outputs import new, rank
+from ._types import Array, FamilyName, NewArray, PrecisionName
+from .cache import Cache
 from .call import Call, owners
-from .context import default_context
+from .context import Context, Workspace, default_context
 from .errors import flag, invalid, name_bytes, one_of
-from .plan import bits_of, fill_batch, group_bits
-from .tensor import device_of, dtype_of, owner_of, plain, stream_of_call
+from .plan import Groups, bits_of, fill_batch, group_bits
+from .tensor import DtypeLike, device_of, dtype_of, owner_of, plain, stream_of_call
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Backend", "Metadata", "backends", "select_backend", "why_not"]
 
 _ARGS = Struct(_abi.BackendArgs)
 _DEVICE = Struct(_abi.DeviceInfo)
@@ -23,13 +34,27 @@ _FORWARD = Struct(_abi.BackendForwardArgs, ["out", "lse", "kv_cache", "swa_cache
 _FAMILIES = {kind.name.lower(): kind for kind in Family}
 _WANTS = {kind.name.lower(): kind for kind in Wants}
 _PRECISIONS = {kind.name.lower(): kind for kind in Precision}
-_WORDS = ("struct_size", "family", "kv_cache_dtype", "dtype", "wants", "plan_groups", "precision", "reserved")
-_NUMBERS = [name for name in _ARGS.places if name not in _WORDS and "." not in name]
 _DEVICE_FIELDS = [name for name in _DEVICE.places if name != "struct_size"]
 
 
-def backends():
-    """Names of all backends, in the order of the library."""
+class BackendOptions(_abi.BackendNumbers, total=False):
+    """Options of a backend."""
+
+    device: str | dict[str, Any] | None
+    kv_cache_dtype: str | None
+    dtype: DtypeLike
+    wants: Iterable[str]
+    plan_groups: Iterable[str]
+    precision: PrecisionName
+
+
+def backends() -> list[str]:
+    """Names of all backends, in the order of the library.
+
+    Example:
+        >>> "FLASHMLA_SPARSE" in smla.backends()
+        True
+    """
     return names(lib.smla_backend_list)
 
 
@@ -70,7 +95,7 @@ def _args(
     **numbers,
 ):
     """smla_backend_args; unknown names are refused."""
-    _require_known(numbers, _NUMBERS)
+    _require_known(numbers, _abi.BackendNumbers.__annotations__)
     out = _ARGS.fill(
         {
             "family": one_of("family", family, _FAMILIES),
@@ -87,10 +112,18 @@ def _args(
     return out
 
 
-def why_not(name, family, *, original=False, **options):
+def why_not(
+    name: str | None, family: FamilyName, *, original: bool = False, **options: Unpack[BackendOptions]
+) -> list[str]:
     """Why backend `name` cannot serve these options, a list of reasons; empty: it can.
 
     original: what the published backend's own gate would say. Options: those of Backend.
+
+    Example:
+        >>> sizes = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}
+        >>> options = {"heads": 16, "topk": 64, "softmax_scale": 0.1, "device": "sm_90", "wants": ["alibi"]}
+        >>> smla.why_not("FLASHMLA_SPARSE", "dsa", **options, **sizes)[0]
+        'no alibi slopes'
     """
     args = _args(family, **options)
     text = sized_text(
@@ -101,10 +134,18 @@ def why_not(name, family, *, original=False, **options):
     return text.splitlines()
 
 
-def select_backend(family, *, wanted=None, **options):
+def select_backend(
+    family: FamilyName, *, wanted: str | None = None, **options: Unpack[BackendOptions]
+) -> dict[str, Any]:
     """Which backend serves these options and why not the others: a dict.
 
     wanted, or SMLA_BACKEND of the environment, forces one. Options: those of Backend.
+
+    Example:
+        >>> sizes = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}
+        >>> options = {"heads": 16, "topk": 64, "softmax_scale": 0.1, "device": "sm_90"}
+        >>> smla.select_backend("dsa", **options, **sizes)["backend"]
+        'FLASHMLA_SPARSE'
     """
     args = _args(family, **options)
     return json.loads(
@@ -130,11 +171,25 @@ class Backend(Shared):
 
     Any number of threads may use a backend at once. It never changes; copying it returns the same object. It
     cannot be pickled.
+
+    Example:
+        >>> sizes = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}
+        >>> backend = smla.Backend(None, "dsa", heads=16, topk=64, softmax_scale=0.1, **sizes)
+        >>> backend.info["family"], backend.cache_shape(8)["shape"]
+        ('dsa', (8, 64, 576))
     """
 
     _instead = "create one in each process, with the same options"
+    context: Context
 
-    def __init__(self, name, family, *, context=None, **options):
+    def __init__(
+        self,
+        name: str | None,
+        family: FamilyName,
+        *,
+        context: Context | None = None,
+        **options: Unpack[BackendOptions],
+    ) -> None:
         self.context = default_context() if context is None else context
         args, handle = _args(family, **options), c.c_void_p()
         check(
@@ -143,8 +198,15 @@ class Backend(Shared):
         self._values = args
         self._acquire(lib.smla_backend_destroy, handle.value, self.context)
 
+    def _text(self):
+        info = self.info
+        heads, most = f"{self._values.heads} heads", f"up to {self._values.max_tokens} tokens"
+        return (
+            f"{info['name']}, {info['family']}, {info['format']}, {heads}, {most}, {self.context.description}"
+        )
+
     @property
-    def info(self):
+    def info(self) -> dict[str, Any]:
         """name, family, kv_cache_dtype, format, head_size, page_tokens, window_page_tokens,
         reorder_threshold, padded_heads, graph_support, compressed_format ("none": no such cache): a dict.
         """
@@ -161,7 +223,7 @@ class Backend(Shared):
         )
         return info
 
-    def cache_shape(self, pages, group="primary"):
+    def cache_shape(self, pages: int, group: str = "primary") -> dict[str, Any]:
         """shape [pages, tokens per page, record], dtype, page_stride_bytes and bytes of a cache: a dict.
 
         group: "primary", or "window" and "compressed" of V4 and V4.1.
@@ -175,23 +237,23 @@ class Backend(Shared):
             "bytes": out.bytes,
         }
 
-    def metadata(self):
+    def metadata(self) -> Metadata:
         """New Metadata, with persistent buffers sized for the maxima."""
         return Metadata(self)
 
     def forward(
         self,
-        metadata,
-        q,
-        out=None,
+        metadata: Metadata | None,
+        q: Array,
+        out: Array | None = None,
         *,
-        kv_cache=None,
-        swa_cache=None,
-        stage_budget=0,
-        workspace=None,
-        stream=None,
-        **tensors,
-    ):
+        kv_cache: Cache | None = None,
+        swa_cache: Cache | None = None,
+        stage_budget: int = 0,
+        workspace: Workspace | None = None,
+        stream: int | None = None,
+        **tensors: Array | None,
+    ) -> NewArray:
         """One step of one layer. The tensors have N rows, the step's tokens first.
 
         metadata: built for this step; None: warm-up, which zeroes out and leaves the caches. q: DSA [N,H,nope
@@ -201,7 +263,7 @@ class Backend(Shared):
         """
         out = self._out(q, tensors) if out is None else out
         stream = stream_of_call(stream, device_of(q, "q"), q)
-        keep = []
+        keep: list[Any] = []
         values = {"q": q, "out": out, "kv_cache": kv_cache, "swa_cache": swa_cache, **tensors}
         call = self.handle, c.byref(self._fill(metadata, values, stage_budget, keep, stream))
         size = lib.smla_backend_workspace_size
@@ -245,31 +307,44 @@ class Metadata(Handle):
 
     Its buffers never move. Any number of threads may read it at once, but only one may build it, while no
     other reads it; any other call raises InvalidArgument. It cannot be copied or pickled.
+
+    Example:
+        >>> sizes = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}
+        >>> backend = smla.Backend(None, "dsa", heads=16, topk=64, softmax_scale=0.1, **sizes)
+        >>> metadata, table = backend.metadata(), smla.PlanGroup(np.array([[5, 6]], np.int32), page_tokens=64)
+        >>> metadata.build(np.array([0, 1], np.int32), np.array([66], np.int32), decodes=1, primary=table)
+        >>> metadata.field("slot_mapping").tolist()
+        [385]
     """
 
     _instead = "create another one with backend.metadata()"
+    backend: Backend
 
-    def __init__(self, backend):
+    def __init__(self, backend: Backend) -> None:
         handle = c.c_void_p()
         check(lib.smla_backend_metadata_create(backend.handle, c.byref(handle)))
-        self.backend, self._batch = backend, []
+        self.backend = backend
+        self._batch: list[Any] = []
         self._acquire(lib.smla_backend_metadata_destroy, handle.value, backend)
+
+    def _text(self):
+        return f"of {self.backend!r}"
 
     def build(
         self,
-        query_start_loc,
-        seq_lens,
+        query_start_loc: Array,
+        seq_lens: Array,
         *,
-        tokens=0,
-        rope_positions=None,
-        stream=None,
-        decodes=0,
-        decode_tokens=0,
-        query_tokens=0,
-        max_query_len=0,
-        max_seq_len=0,
-        **groups,
-    ):
+        tokens: int = 0,
+        rope_positions: Array | None = None,
+        stream: int | None = None,
+        decodes: int = 0,
+        decode_tokens: int = 0,
+        query_tokens: int = 0,
+        max_query_len: int = 0,
+        max_seq_len: int = 0,
+        **groups: Unpack[Groups],
+    ) -> None:
         """Builds the metadata of a step. An invalid batch changes nothing.
 
         Lifetime: arrays on the host may be changed when build() has returned; block_table fields show copies.
@@ -286,20 +361,21 @@ class Metadata(Handle):
         requests, 0: tokens. max_query_len, max_seq_len: bounds, 0: none but the maxima. On the host these are
         counted.
         """
-        keep = []
+        keep: list[Any] = []
         batch = fill_batch(locals(), keep)
         check(lib.smla_backend_metadata_build(self.handle, c.byref(batch)))
+        given: dict[str, Any] = {**groups}
         # On a GPU, block_table fields show the caller's tables.
-        tables = [group.block_table for group in groups.values() if group is not None]
+        tables = [group.block_table for group in given.values() if group is not None]
         self._batch = [owner_of(table, "block_table") for table in tables if table is not None]
 
-    def field(self, name):
+    def field(self, name: str) -> Any:
         """A field by the original's name ("req_id_per_token", "plan.position"): a NumPy view, on a GPU a
         GpuView.
         """
         return _views.field(lib.smla_backend_metadata_field, self.handle, name, (self, self._batch))
 
     @property
-    def fields(self):
+    def fields(self) -> list[str]:
         """Names of its fields."""
         return names(lambda array, count: lib.smla_backend_metadata_fields(self.handle, array, count))

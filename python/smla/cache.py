@@ -3,6 +3,7 @@
 import ctypes as c
 import functools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +12,11 @@ from ._abi import DeviceType, Dtype, Format
 from ._arrays import library_of, on_device
 from ._arrays.interface import dense, moved
 from ._library import check, lib
+from ._units import Described, bytes_text, device_text
 from .errors import integer, invalid, one_of, words
-from .tensor import empty, require_writable
+from .tensor import Array, empty, require_writable
 
+__all__ = ["Cache"]
 FORMATS = words(*(kind for kind in Format if kind))
 _ROWS = {
     Format.ROW_F64: Dtype.F64,
@@ -32,7 +35,7 @@ _FOUR_BITS = (
 )
 
 
-class Cache:
+class Cache(Described):
     """A paged cache: `pages` pages of `page_tokens` tokens in one of smla's record formats.
 
     data: the memory, any array of uint8 or of the format's own type, first page first. The cache keeps this
@@ -56,24 +59,33 @@ class Cache:
     PyTorch or CuPy, without what lies between the pages. See also `grow`.
 
     Any number of threads may use a cache at once. The caller must order calls that write the same rows.
+
+    Example:
+        >>> smla.Cache(np.zeros((8, 64, 656), np.uint8), "fp8_656", 64)
+        smla.Cache(fp8_656, width 576, 8 pages of 64 tokens, 328 KiB)
     """
 
     __slots__ = ("array", "layout", "abi", "format", "device", "_borrowed")
+    abi: Any
+    array: Any
+    format: Format
+    layout: dict[str, Any]
+    device: tuple[int, int]
 
     def __init__(
         self,
-        data,
-        format,
-        page_tokens,
+        data: Array,
+        format: str,
+        page_tokens: int,
         *,
-        width=0,
-        pages=None,
-        page_rows=0,
-        page_stride_bytes=None,
-        row_stride_bytes=0,
-        scale=None,
-        writer=0,
-    ):
+        width: int = 0,
+        pages: int | None = None,
+        page_rows: int = 0,
+        page_stride_bytes: int | None = None,
+        row_stride_bytes: int = 0,
+        scale: float | Array | None = None,
+        writer: int = 0,
+    ) -> None:
         self.format = one_of("cache.format", format, FORMATS)
         memory = library_of(data, "cache.data").memory(data, "cache.data")
         shape, strides, item = memory.shape, memory.strides, memory.item
@@ -219,30 +231,43 @@ class Cache:
         return self.abi.page_stride_bytes or _bytes(self.abi, pages=1)
 
     @property
-    def bytes(self):
+    def bytes(self) -> int:
         """Bytes from the first page to the end of the last."""
         return _bytes(self.abi)
 
     @property
-    def width(self):
+    def width(self) -> int:
         """Values per token."""
         return self.abi.width or _width(self.format)
 
     @property
-    def pages(self):
+    def pages(self) -> int:
+        """Number of pages."""
         return self.abi.pages
 
     @property
-    def page_tokens(self):
+    def page_tokens(self) -> int:
+        """Tokens per page."""
         return self.abi.page_tokens
 
     @property
-    def capacity(self):
+    def capacity(self) -> int:
         """The number of rows. A row from this number on is a hole."""
         return max(0, (self.pages - 1) * (self.abi.page_rows or self.page_tokens) + self.page_tokens)
 
     @classmethod
-    def empty(cls, format, pages, page_tokens, *, width=0, like=None, context=None, scale=None, writer=0):
+    def empty(
+        cls,
+        format: str,
+        pages: int,
+        page_tokens: int,
+        *,
+        width: int = 0,
+        like: Array | None = None,
+        context: Any = None,
+        scale: float | Array | None = None,
+        writer: int = 0,
+    ) -> "Cache":
         """A cache of zeros in new memory: of the library and on the device of `like`; without one, where
         `context` runs: of NumPy, on a GPU of PyTorch or else CuPy. By default on the CPU.
         """
@@ -263,7 +288,7 @@ class Cache:
         data[...] = 0
         return cls(data, kind, page_tokens, width=width, pages=pages, scale=scale, writer=writer)
 
-    def grow(self, pages):
+    def grow(self, pages: int) -> None:
         """Moves the cache to new memory of `pages` pages in all.
 
         Rows keep their numbers and contents, and the new pages are zeros. `array` is new, of the same library
@@ -283,15 +308,15 @@ class Cache:
             setattr(self, name, getattr(other, name))
         return self
 
-    def __copy__(self):
+    def __copy__(self) -> "Cache":
         other = Cache.__new__(Cache)._become(self)
         other.abi = _abi.Cache.from_buffer_copy(self.abi)
         return other
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: Any) -> "Cache":
         return self._moved(self.pages, copy_scale=True)
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         moved = self._moved(self.pages, copy_scale=True)
         return functools.partial(Cache, **moved.layout), (moved.array,)
 
@@ -336,12 +361,13 @@ class Cache:
 
         return before_use
 
-    def require_writable(self, name):
+    def require_writable(self, name: str) -> None:
         """Refuses memory that its library declares read-only."""
         require_writable(self.array, f"{name}.data")
 
-    def __repr__(self):
-        return f"smla.Cache({self.format.name.lower()}, {self.pages} pages of {self.page_tokens})"
+    def _text(self):
+        size = f"{self.pages} pages of {self.page_tokens} tokens, {bytes_text(self.bytes)}"
+        return f"{self.format.name.lower()}, width {self.width}, {size}{device_text(self.device)}"
 
 
 @functools.lru_cache

@@ -6,15 +6,19 @@ import json
 import os
 import threading
 import weakref
+from typing import Any
 
 from . import _abi
 from ._abi import DeviceType, Engine, Isa
 from ._arrays import is_capturing, library_of, on_device
 from ._handles import Handle, InUse, Shared
 from ._library import check, lib, sized_text
+from ._types import Array, EngineName, IsaName
+from ._units import bytes_text
 from .errors import InvalidArgument, Unsupported, integer, invalid, name_bytes, one_of, words
 from .tensor import empty, stream_address
 
+__all__ = ["Context", "Workspace", "default_context", "set_default_context"]
 _HEADER = 4096
 _ALIGNMENT = 64
 _TOO_SMALL, _NO_MEMORY = int(_abi.Status.WORKSPACE_TOO_SMALL), _abi.Workspace()
@@ -29,21 +33,33 @@ class Workspace(Handle):
     context: whose calls it serves. like: an array whose library and device it allocates with; None: NumPy,
     on a GPU PyTorch or else CuPy. budget: bytes of scratch for a stage that can work in several
     passes; 0: as many as make it fast.
+
+    Example:
+        >>> workspace = smla.default_context().workspace(budget=1 << 20)
+        >>> workspace.reserve(8192)
+        >>> workspace.bytes
+        8192
     """
 
     _instead = "create another one with context.workspace()"
+    abi: Any
 
-    def __init__(self, context, like=None, budget=0):
+    def __init__(self, context: "Context", like: Array | None = None, budget: int = 0) -> None:
         self._context, self._budget = context, integer("workspace.budget", budget, 64, least=0)
         self._like = on_device(context.device) if like is None else without_memory(like)
-        self._memory, self.abi, self._outgrown = None, _abi.Workspace(), []
+        self._memory: Any = None
+        self.abi, self._outgrown = _abi.Workspace(), list[Any]()
         self._in_use = InUse("workspace", "create one per thread with context.workspace()")
 
     @property
-    def bytes(self):
-        return self.abi.bytes
+    def bytes(self) -> int:
+        """Size of the memory."""
+        return int(self.abi.bytes)
 
-    def reserve(self, size, stream=None):
+    def _text(self):
+        return f"{bytes_text(self.bytes)}, {self._context.description}"
+
+    def reserve(self, size: int, stream: int | None = None) -> None:
         """Grows to at least `size` bytes. Growing moves the memory."""
         with self._in_use:
             self._reserve(size, None if stream is None else stream_address(stream))
@@ -98,7 +114,7 @@ class Workspace(Handle):
         check(lib.smla_workspace_init(self._context.handle, grown, stream))
         self._memory, self.abi = memory, grown
 
-    def reset(self, stream=None):
+    def reset(self, stream: int | None = None) -> None:
         """Zeroes the counters. A call that failed half-way may have left them set."""
         with self._in_use:
             self._reset(None if stream is None else stream_address(stream))
@@ -107,7 +123,7 @@ class Workspace(Handle):
         if self.abi.data:
             check(lib.smla_workspace_init(self._context.handle, self.abi, stream))
 
-    def read_error(self, stream=None):
+    def read_error(self, stream: int | None = None) -> dict[str, Any] | None:
         """The first bad index that calls with this workspace met since the last reading: a dict, or None.
 
         For contexts with check_indices. Keys: kind, stage, token, column, value (smla/stages.h).
@@ -163,21 +179,27 @@ class Context(Shared):
     depend on what else is in the batch, except where a BLAS library multiplies. kernel: required kernels by
     name, "attend=cpu_avx512_bf16_attend"; None: SMLA_KERNEL. check_indices: calls note the first bad
     index for Workspace.read_error (slower).
+
+    Example:
+        >>> smla.Context("reference")
+        smla.Context(reference, 1 thread)
     """
 
     _instead = "create one in each process"
+    id: int
+    device: tuple[int, int]
 
     def __init__(
         self,
-        engine="auto",
+        engine: EngineName = "auto",
         *,
-        isa="auto",
-        threads=0,
-        device=0,
-        batch_invariant=False,
-        kernel=None,
-        check_indices=False,
-    ):
+        isa: IsaName = "auto",
+        threads: int = 0,
+        device: int = 0,
+        batch_invariant: bool = False,
+        kernel: str | None = None,
+        check_indices: bool = False,
+    ) -> None:
         args = _abi.ContextArgs(
             struct_size=c.sizeof(_abi.ContextArgs),
             version=_abi.VERSION,
@@ -200,17 +222,18 @@ class Context(Shared):
         self._own = threading.local()
 
     @property
-    def description(self):
+    def description(self) -> str:
         """What it runs on, e.g. "cpu avx512_bf16, 2 threads"."""
-        return lib.smla_context_description(self.handle).decode()
+        text: bytes = lib.smla_context_description(self.handle)
+        return text.decode()
 
-    def workspace(self, like=None, budget=0):
+    def workspace(self, like: Array | None = None, budget: int = 0) -> Workspace:
         """A new workspace for calls of this context."""
         return Workspace(self, like, budget)
 
-    def own_workspace(self, like, stream, size):
+    def own_workspace(self, like: Any, stream: int | None, size: int) -> Workspace:
         """The workspace of calls that bring none, of at least `size` bytes: one per thread and stream."""
-        held = self._own.__dict__
+        held: dict[Any, Workspace] = self._own.__dict__
         key = (stream or 0, type(like).__module__ == "torch")
         workspace = held.get(key)
         if workspace is None or workspace.abi.bytes < size:
@@ -240,14 +263,15 @@ class Context(Shared):
         if status:
             check(status) if workspace is None else workspace._fail(status, stream)
 
-    def read_error(self):
+    def read_error(self) -> dict[str, Any] | None:
         """Workspace.read_error of this thread's own workspaces."""
-        for (stream, _), workspace in list(self._own.__dict__.items()):
+        held: dict[Any, Workspace] = self._own.__dict__
+        for (stream, _), workspace in list(held.items()):
             if found := workspace.read_error(stream):
                 return found
         return None
 
-    def explain(self, stage, args):
+    def explain(self, stage: str, args: Any) -> Any:
         """Which kernel takes a call with these filled arguments: the dict of explain_call."""
         kind = one_of("stage", stage, {item.name.lower(): item for item in _abi.Stage})
         return json.loads(
@@ -256,19 +280,23 @@ class Context(Shared):
             )
         )
 
-    def __repr__(self):
-        return f"smla.Context({self.description})"
+    def _text(self):
+        return self.description
 
 
 _defaults: dict[tuple[int, int], Context] = {}
 _defaults_lock = threading.Lock()
 
 
-def default_context(device=(DeviceType.CPU, 0)):
+def default_context(device: Any = (DeviceType.CPU, 0)) -> Context:
     """The context that calls without one use on a device: made when first asked for. For the CPU, SMLA_ENGINE
     may choose the reference engine.
 
     device: "cpu", "cuda", "cuda:1", a torch.device, or (type, index).
+
+    Example:
+        >>> smla.default_context("cpu") is smla.default_context()
+        True
     """
     if type(device) is tuple:
         if found := _defaults.get(device):
@@ -289,10 +317,15 @@ def default_context(device=(DeviceType.CPU, 0)):
     return _defaults[key]
 
 
-def set_default_context(context):
+def set_default_context(context: Context) -> None:
     """Makes `context` the default one of its device, for calls of every thread that name no context.
 
     Layers and backends keep the context that they were made with.
+
+    Example:
+        >>> smla.set_default_context(smla.Context("cpu", threads=1))
+        >>> smla.default_context().description.endswith("1 thread")
+        True
     """
     if not isinstance(context, Context):
         raise invalid("context", type(context).__name__, "a smla.Context")

@@ -3,24 +3,39 @@
 import json
 import operator
 import os
+from typing import Any
 
 from ._abi import Status
 
+__all__ = ["Cancelled", "DataError", "DeviceError", "Error", "InternalError", "InvalidArgument", "IoError"]
+__all__ += ["OutOfMemory", "Unsupported", "WorkspaceTooSmall"]
+
 
 class Error(Exception):
-    """Base of all. `field`: what was wrong ("args.q.dtype"); `got`, `wanted`: its value and the rule."""
+    """Base of all. `field`: what was wrong ("args.q.dtype"); `got`, `wanted`: its value and the rule.
 
-    status = Status.INTERNAL
+    Example:
+        >>> try:
+        ...     smla.select(np.zeros((1, 3), np.int32), 2)
+        ... except smla.Error as error:
+        ...     print(error.field, error.got)
+        args.scores.dtype i32
+    """
 
-    def __init__(self, message, field="", got="", wanted=""):
+    status: Status = Status.INTERNAL
+    field: str
+    got: str
+    wanted: str
+
+    def __init__(self, message: str, field: str = "", got: str = "", wanted: str = "") -> None:
         super().__init__(message)
         self.field, self.got, self.wanted = field, got, wanted
 
     @classmethod
-    def of(cls, field, got, wanted):  # in the library's own words
-        return cls(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
+    def of(cls, field: str, got: object, wanted: object) -> "Error":  # in the library's own words
+        return cls(f"{field}: got {got}, wanted {wanted}", field, str(got), str(wanted))
 
-    def __reduce__(self):  # else pickling loses the fields
+    def __reduce__(self) -> Any:  # else pickling loses the fields
         return type(self), (str(self), self.field, self.got, self.wanted)
 
 

@@ -1,9 +1,13 @@
 """Attention layers of a checkpoint or of tensors in memory: hidden states in, hidden states out."""
 
+from __future__ import annotations
+
 import ctypes as c
+import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from . import _abi, _views
 from ._abi import Format, WeightStorage
@@ -13,12 +17,19 @@ from ._fill import Struct
 from ._handles import Handle, InUse, Shared
 from ._library import check, lib
 from ._outputs import new, rank
-from .cache import FORMATS
-from .context import default_context
+from ._types import Array, Maxima, NewArray, WeightsName
+from ._units import bytes_text
+from .cache import FORMATS, Cache
+from .context import Context, Workspace, default_context
 from .errors import integer, invalid, name_bytes, one_of, path_bytes
-from .model import info_dict, set_config
-from .plan import GROUPS
-from .tensor import describe, device_of, dtype_of, owner_of, plain, shape_of, stream_of_call
+from .model import Config, info_dict, set_config
+from .plan import GROUPS, Plan
+from .tensor import DtypeLike, describe, device_of, dtype_of, owner_of, plain, shape_of, stream_of_call
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Layer", "Session"]
 
 _LAYER = Struct(_abi.LayerArgs)
 _SESSION = Struct(_abi.SessionArgs)
@@ -31,23 +42,49 @@ assert _REQUEST.size == c.sizeof(_abi.StepRequest)
 _STORAGE = {kind.name.lower(): kind for kind in WeightStorage}
 
 
+class SessionOptions(Maxima, total=False):
+    """Options of a session."""
+
+    kv_format: str | None
+    index_format: str | None
+    page_tokens: int
+    kv_scale: float
+    kv_writer: int
+    entries_of: Session | None
+
+
 class Layer(Shared):
     """One attention layer. Layer.from_pretrained reads weights, Layer.from_tensors uses weights in memory.
     `forward` runs over the caller's caches, `session` creates caches. Any number of threads may use a layer
     at once. It never changes; copying it returns the same object. It cannot be pickled.
+
+    Example:
+        >>> layer = smla.Layer.from_pretrained(checkpoint, 0)
+        >>> hidden = np.zeros((2, layer.info["hidden_size"]), np.float32)
+        >>> layer.session(max_tokens=64).forward(hidden).shape == hidden.shape
+        True
     """
 
     _instead = "open it again with from_pretrained or from_tensors"
+    context: Context
 
-    def __init__(self, handle, context, weights=None):
+    def __init__(self, handle: int, context: Context, weights: Any = None) -> None:
         self.context = context
         self._acquire(lib.smla_layer_destroy, handle, context, weights)  # some weights are borrowed
         self._groups = frozenset(self.info["plan_groups"])
 
     @classmethod
     def from_pretrained(
-        cls, folder, layer, *, config=None, activations="f32", queries=None, weights="converted", context=None
-    ):
+        cls,
+        folder: str | os.PathLike[str],
+        layer: int,
+        *,
+        config: str | os.PathLike[str] | None = None,
+        activations: DtypeLike = "f32",
+        queries: DtypeLike | None = None,
+        weights: WeightsName = "converted",
+        context: Context | None = None,
+    ) -> Layer:
         """Layer `layer` of a checkpoint in Hugging Face layout.
 
         folder: with config.json and model.safetensors (or shards); or a .safetensors file, with `config`.
@@ -64,8 +101,16 @@ class Layer(Shared):
 
     @classmethod
     def from_tensors(
-        cls, config, tensors, layer=0, *, activations="f32", queries=None, weights="as_stored", context=None
-    ):
+        cls,
+        config: Config,
+        tensors: Mapping[str, Any],
+        layer: int = 0,
+        *,
+        activations: DtypeLike = "f32",
+        queries: DtypeLike | None = None,
+        weights: WeightsName = "as_stored",
+        context: Context | None = None,
+    ) -> Layer:
         """Layer `layer` of weights in memory, without a second copy of them where none is needed.
 
         config: a dict, a configuration of transformers, or the path of a config.json.
@@ -81,7 +126,8 @@ class Layer(Shared):
         borrowed. A GPU's tensors are not checked for values that are not finite. Tensors that the layer has
         no use for, such as a bias of a projection, are left alone: smla.transformers refuses those.
         """
-        args, keep = _layer_args(layer, activations, queries, weights), []
+        args = _layer_args(layer, activations, queries, weights)
+        keep: list[Any] = []
         set_config(args, config)
         listed = _named_tensors(tensors, layer, keep)
         args.tensors, args.tensor_count = c.addressof(listed), len(listed)
@@ -94,8 +140,13 @@ class Layer(Shared):
         check(lib.smla_layer_create(context.handle, c.byref(args), c.byref(handle)))
         return cls(handle.value, context, keep)
 
+    def _text(self):
+        info = self.info
+        shape = f"{info['heads']} heads, hidden size {info['hidden_size']}, top {info['topk']}"
+        return f"{info['kind']}, {shape}, {bytes_text(info['weight_bytes'])}, {self.context.description}"
+
     @property
-    def info(self):
+    def info(self) -> dict[str, Any]:
         """kind, hidden_size, heads, kv_width, index_width, topk, window, ratio, plan_groups, weight_bytes,
         borrowed_bytes, entries_of, selection_of, candidates_of (numbers of the layers whose results it reads,
         -1 for none), candidate_blocks, index_heads, index_rope_style, rope_width, rope_theta, softmax_scale:
@@ -107,24 +158,24 @@ class Layer(Shared):
             self._info = info_dict(out)
         return {**self._info, "plan_groups": list(self._info["plan_groups"])}
 
-    _info = None
+    _info: dict[str, Any] | None = None
 
     def forward(
         self,
-        hidden,
-        plan,
+        hidden: Array,
+        plan: Plan,
         *,
-        caches,
-        out=None,
-        forced_topk=None,
-        topk=None,
-        candidates=None,
-        best_blocks=None,
-        max_columns=0,
-        stage_budget=0,
-        workspace=None,
-        stream=None,
-    ):
+        caches: Mapping[str, tuple[Cache, Array]],
+        out: Array | None = None,
+        forced_topk: Array | None = None,
+        topk: Array | None = None,
+        candidates: Array | None = None,
+        best_blocks: Array | None = None,
+        max_columns: int = 0,
+        stage_budget: int = 0,
+        workspace: Workspace | None = None,
+        stream: int | None = None,
+    ) -> NewArray:
         """One step over the caller's caches.
 
         hidden: [T,X] f32, bf16, f16. plan: smla.Plan, built for this step with the layer's groups. caches:
@@ -151,14 +202,14 @@ class Layer(Shared):
                 raise invalid(f"caches[{group!r}]", repr(pair), "a tuple: (smla.Cache, block_table)")
             values[f"{group}.cache"], values[f"{group}.block_table"] = pair
         stream = stream_of_call(stream, device_of(hidden, "hidden"), hidden)
-        keep = []
+        keep: list[Any] = []
         step = _STEP.fill(values, keep, stream)
         call = self.handle, c.byref(step), stage_budget
         size = lib.smla_layer_workspace_size
         self.context._run(workspace, hidden, stream, size, lib.smla_layer_forward, *call)
         return plain(out)
 
-    def session(self, **options):
+    def session(self, **options: Unpack[SessionOptions]) -> Session:
         """A Session of this layer: its arguments."""
         return Session(self, **options)
 
@@ -179,28 +230,36 @@ class Session(Handle):
 
     copy.deepcopy(session) is session.clone(): the layer is shared, the caches are copied. A session cannot be
     pickled, as its caches are no files: keep the tokens and feed them again.
+
+    Example:
+        >>> layer = smla.Layer.from_pretrained(checkpoint, 0)
+        >>> session, size = layer.session(max_requests=2), layer.info["hidden_size"]
+        >>> out = session.forward(np.zeros((3, size), np.float32), [(0, 2), (1, 1)])
+        >>> session.length(0), session.length(1)
+        (2, 1)
     """
 
     _instead = (
         "clone() and copy.deepcopy copy its caches; to store a request, keep its tokens and feed them again"
     )
+    layer: Layer
 
     def __init__(
         self,
-        layer,
+        layer: Layer,
         *,
-        kv_format=None,
-        index_format=None,
-        page_tokens=64,
-        max_requests=1,
-        max_tokens=4096,
-        max_step_tokens=512,
-        kv_scale=0.0,
-        stage_budget=0,
-        rewind_tokens=0,
-        kv_writer=0,
-        entries_of=None,
-    ):
+        kv_format: str | None = None,
+        index_format: str | None = None,
+        page_tokens: int = 64,
+        max_requests: int = 1,
+        max_tokens: int = 4096,
+        max_step_tokens: int = 512,
+        kv_scale: float = 0.0,
+        stage_budget: int = 0,
+        rewind_tokens: int = 0,
+        kv_writer: int = 0,
+        entries_of: Session | None = None,
+    ) -> None:
         values = _SESSION.only(locals())
         for name in ("kv_format", "index_format"):
             values[name] = None if values[name] is None else one_of(name, values[name], FORMATS)
@@ -217,13 +276,25 @@ class Session(Handle):
         self._in_use = InUse("session", "run its steps one after the other, or create a session per thread")
         self._acquire(lib.smla_session_destroy, handle, layer, entries_of)
 
+    def _text(self):
+        held = self.options
+        room = f"{held['max_requests']} requests of up to {held['max_tokens']} tokens"
+        return f"{held['kv_format']}, {room}, {bytes_text(self.cache_bytes)} of caches, {self.layer!r}"
+
     def _call(self, function, *arguments):
         with self._in_use:
             check(function(self.handle, *arguments))
 
     def forward(
-        self, hidden, requests=None, *, out=None, rope_positions=None, forced_topk=None, candidates=None
-    ):
+        self,
+        hidden: Array,
+        requests: Iterable[tuple[int, int]] | None = None,
+        *,
+        out: Array | None = None,
+        rope_positions: Array | None = None,
+        forced_topk: Array | None = None,
+        candidates: Array | None = None,
+    ) -> NewArray:
         """One step. Arrays lie in host memory or on the context's device.
 
         hidden: [T,X], the requests' tokens one after the other.
@@ -234,21 +305,22 @@ class Session(Handle):
         if out is None:
             out = new(hidden, shape_of(hidden), dtype_of(hidden, "hidden"))
         requests = [(0, rank(hidden, "hidden", 2)[0])] if requests is None else requests
-        values, listed, keep = locals(), _step_requests(requests), []
+        values, listed = locals(), _step_requests(requests)
+        keep: list[Any] = []
         values.update(requests=c.addressof(listed), request_count=len(listed))
         step = _SESSION_STEP.fill(values, keep)
         self._call(lib.smla_session_forward, c.byref(step))
         return plain(out)
 
     @property
-    def topk(self):
+    def topk(self) -> Any:
         """Selection of the last step, if it had no forced_topk: [T,k] i32, a copy. None without an
         indexer.
         """
         return self._copy_of(lib.smla_session_topk)
 
     @property
-    def candidates(self):
+    def candidates(self) -> Any:
         """Blocks of entries that the layer named in the last step: [T,B] i32, a copy. None in layers that
         name none.
         """
@@ -261,28 +333,28 @@ class Session(Handle):
             view = _views.view(out, self)
             return None if view is None else view.copy()
 
-    def length(self, request=0):
+    def length(self, request: int = 0) -> int:
         """Tokens that a request holds."""
         out = c.c_int32()
         self._call(lib.smla_session_length, request, c.byref(out))
         return out.value
 
-    def end_request(self, request=0):
+    def end_request(self, request: int = 0) -> None:
         """Forgets all tokens of a request; its pages serve others."""
         self._call(lib.smla_session_end_request, request)
 
-    def truncate(self, tokens, request=0):
+    def truncate(self, tokens: int, request: int = 0) -> None:
         """Forgets all but the first `tokens` tokens of a request, after rejected speculation: the next step
         has the bits of a session that never saw the others. Layers that keep no more than a window (V4 and
         GLM-5.3) take 0, or at least the length before the last step less rewind_tokens; others any length.
         """
         self._call(lib.smla_session_truncate, request, tokens)
 
-    def copy_request(self, source, target):
+    def copy_request(self, source: int, target: int) -> None:
         """Request `target` drops what it holds and holds what `source` holds, in pages of its own."""
         self._call(lib.smla_session_copy_request, source, target)
 
-    def reorder(self, sources):
+    def reorder(self, sources: Iterable[int]) -> None:
         """Beam search: request i holds what request sources[i] held before; requests behind the list stay.
         A request may be named often; pages are copied only then.
         """
@@ -293,7 +365,7 @@ class Session(Handle):
         listed = [integer(f"sources[{i}]", source) for i, source in enumerate(listed)]
         self._call(lib.smla_session_reorder, (c.c_int32 * len(listed))(*listed), len(listed))
 
-    def clone(self, **maxima):
+    def clone(self, **maxima: Unpack[Maxima]) -> Session:
         """Another session of the same layer that holds the same requests.
 
         maxima: max_requests, max_tokens, max_step_tokens, rewind_tokens or stage_budget, where they are to
@@ -305,7 +377,7 @@ class Session(Handle):
         out._set(handle.value, self.layer, self._entries_of)
         return out
 
-    def resize(self, **maxima):
+    def resize(self, **maxima: Unpack[Maxima]) -> None:
         """Other maxima for the same requests, to grow beyond max_tokens: as clone() takes them. For the time
         of the call the old caches stand beside the new.
         """
@@ -313,7 +385,7 @@ class Session(Handle):
         self._options = None
 
     @property
-    def options(self):
+    def options(self) -> dict[str, Any]:
         """What it was made with, defaults filled in: a dict."""
         if self._options is None:  # steps ask for them
             out = _abi.SessionArgs(struct_size=c.sizeof(_abi.SessionArgs))
@@ -325,18 +397,18 @@ class Session(Handle):
             self._options = options
         return dict(self._options)
 
-    _options = None  # until they are asked for, and after resize()
+    _options: dict[str, Any] | None = None  # until they are asked for, and after resize()
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: Any) -> Session:
         return self.clone()
 
     @property
-    def cache_bytes(self):
+    def cache_bytes(self) -> int:
         """Bytes of its caches."""
         return self._bytes()[0]
 
     @property
-    def workspace_bytes(self):
+    def workspace_bytes(self) -> int:
         """Bytes of its scratch."""
         return self._bytes()[1]
 
@@ -346,12 +418,9 @@ class Session(Handle):
         return caches.value, workspace.value
 
 
-_MAXIMA = ("max_requests", "max_tokens", "max_step_tokens", "rewind_tokens", "stage_budget")
-
-
 def _maxima(given):
     for name in given:
-        one_of("options", name, dict.fromkeys(_MAXIMA))
+        one_of("options", name, dict.fromkeys(Maxima.__annotations__))
     return _SESSION.fill(given, [])
 
 

@@ -2,6 +2,7 @@
 
 import ctypes as c
 from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -10,8 +11,11 @@ from ._abi import Group, LayerKind, RopeStyle
 from ._library import check, lib
 from .errors import config_json, integer, path_bytes
 
+__all__ = ["layer_info", "rope_frequencies"]
+Config: TypeAlias = Any  # a dict, a configuration of transformers, or a path
 
-def layer_info(config, layer=0):
+
+def layer_info(config: Config, layer: int = 0) -> dict[str, Any]:
     """Describes one layer of a model from its config.json, without weights.
 
     Args:
@@ -37,7 +41,7 @@ def layer_info(config, layer=0):
     return info_dict(out)
 
 
-def rope_frequencies(config, layer=0):
+def rope_frequencies(config: Config, layer: int = 0) -> "np.ndarray[Any, np.dtype[np.float64]]":
     """Returns the rotation frequencies of a layer in radians per position, including YaRN.
 
     Pass them as `frequencies` to smla.rope, smla.write_kv, smla.write_index, smla.quant_index_q and
@@ -48,6 +52,10 @@ def rope_frequencies(config, layer=0):
 
     Returns:
         NumPy array [rope_width / 2], float64.
+
+    Example:
+        >>> smla.rope_frequencies(config, 3).shape
+        (32,)
     """
     out = np.empty(layer_info(config, layer)["rope_width"] // 2)
     args = _config_args(config, layer)

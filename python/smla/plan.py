@@ -1,16 +1,26 @@
 """Plans: what the kernels of a step need to know of its batch, computed once and shared by all layers."""
 
+from __future__ import annotations
+
 import ctypes as c
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from . import _abi, _views
 from ._abi import Group
 from ._fill import Struct
 from ._handles import Handle
 from ._library import check, lib, names
+from ._units import device_text, fields_repr
 from .errors import invalid, one_of
-from .tensor import stream_of
+from .tensor import Array, stream_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .context import Context
+
+__all__ = ["Plan", "PlanGroup"]
 GROUPS = {kind.name.lower(): kind for kind in Group}
 _ARGS = Struct(_abi.PlanArgs)
 _BATCH = Struct(_abi.PlanBatch)
@@ -23,12 +33,30 @@ class PlanGroup(NamedTuple):
     block_table: [R,MB] i32. slots: [N] i64 or i32, the row that each token writes, below 0: none; None:
     looked up in the table. page_tokens: tokens (or entries) per page. page_rows: rows between pages, 0:
     page_tokens.
+
+    Example:
+        >>> smla.PlanGroup(np.zeros((2, 4), np.int32), page_tokens=64)
+        smla.PlanGroup(block_table=int32 [2, 4], slots=None, page_tokens=64, page_rows=0)
     """
 
-    block_table: Any = None
-    slots: Any = None
+    block_table: Array | None = None
+    slots: Array | None = None
     page_tokens: int = 0
     page_rows: int = 0
+
+    def __repr__(self) -> str:
+        return fields_repr(self)
+
+
+class Groups(TypedDict, total=False):
+    """Cache groups of a build, by name."""
+
+    primary: PlanGroup | None
+    window: PlanGroup | None
+    compressed: PlanGroup | None
+    index: PlanGroup | None
+    state: PlanGroup | None
+    index_state: PlanGroup | None
 
 
 def group_bits(groups):
@@ -74,37 +102,59 @@ class Plan(Handle):
 
     Any number of threads may read a plan at once, but only one may build it, while no other reads it; any
     other call raises InvalidArgument. A plan cannot be copied or pickled.
+
+    Example:
+        >>> plan = smla.Plan(["primary"], max_tokens=4, max_requests=2, max_seq_len=128)
+        >>> group = smla.PlanGroup(np.array([[5, 6]], np.int32), page_tokens=64)
+        >>> plan.build(np.array([0, 1], np.int32), np.array([66], np.int32), primary=group)
+        >>> plan.field("primary_slot").tolist()  # token 65 is in the second page
+        [385]
     """
 
     _instead = "create another smla.Plan with the same arguments"
+    groups: frozenset[str]
 
     def __init__(
         self,
-        groups,
+        groups: Iterable[str],
         *,
-        max_tokens,
-        max_requests,
-        max_seq_len,
-        speculative_tokens=0,
-        uniform_decodes=False,
-        window=0,
-        ratio=0,
-        list_entries=False,
-        topk=0,
-        heads=0,
-        workers=0,
-        batch_invariant=False,
-        context=None,
-    ):
+        max_tokens: int,
+        max_requests: int,
+        max_seq_len: int,
+        speculative_tokens: int = 0,
+        uniform_decodes: bool = False,
+        window: int = 0,
+        ratio: int = 0,
+        list_entries: bool = False,
+        topk: int = 0,
+        heads: int = 0,
+        workers: int = 0,
+        batch_invariant: bool = False,
+        context: Context | None = None,
+    ) -> None:
         values = _ARGS.only(locals())
         values["groups"] = bits = group_bits(groups)
         values["context"] = None if context is None else context.handle
+        self._maxima = f"up to {max_tokens} tokens of {max_requests} requests, max_seq_len {max_seq_len}"
+        self._device = (0, 0) if context is None else context.device
         args, handle = _ARGS.fill(values, []), c.c_void_p()
         check(lib.smla_plan_create(c.byref(args), c.byref(handle)))
         self.groups = frozenset(name for name, bit in GROUPS.items() if bits & bit)
         self._acquire(lib.smla_plan_destroy, handle.value, context)
 
-    def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, stream=None, **groups):
+    def _text(self):
+        return f"{' + '.join(sorted(self.groups))}, {self._maxima}{device_text(self._device)}"
+
+    def build(
+        self,
+        query_start_loc: Array,
+        seq_lens: Array,
+        *,
+        tokens: int = 0,
+        rope_positions: Array | None = None,
+        stream: int | None = None,
+        **groups: Unpack[Groups],
+    ) -> None:
         """Builds the plan of a step. An invalid batch changes nothing.
 
         Lifetime: arrays on the host may be changed when build() has returned. Arrays on a GPU are read in the
@@ -120,17 +170,17 @@ class Plan(Handle):
         window=, ... stream: a CUDA stream's address, for a plan on a GPU; None: the current stream of the
         library of query_start_loc.
         """
-        keep = []
+        keep: list[Any] = []
         batch = fill_batch(locals(), keep)
         check(lib.smla_plan_build(self.handle, c.byref(batch)))
 
-    def field(self, name):
+    def field(self, name: str) -> Any:
         """A field (smla/plan.h lists them) as a NumPy view of the plan's memory, in the shape of the last
         build; of a plan on a GPU a GpuView.
         """
         return _views.field(lib.smla_plan_field, self.handle, name, self)
 
     @property
-    def fields(self):
+    def fields(self) -> list[str]:
         """Names of the fields that this plan has."""
         return names(lambda array, count: lib.smla_plan_fields(self.handle, array, count))

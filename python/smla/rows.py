@@ -13,9 +13,13 @@ from ._abi import Dtype
 from ._arrays.interface import PACKED
 from ._fill import Struct
 from ._library import check, lib
+from ._types import Array, NewArray
+from ._units import fields_repr
 from .errors import flag, integer, invalid
-from .tensor import Array, describe, empty, require_writable, shape_of
+from .tensor import describe, empty, require_writable, shape_of
 
+__all__ = ["Rows", "combined_rows", "decode_schedule", "lse_from_log2", "mixed_rows", "prefill_chunks"]
+__all__ += ["request_rows", "split_context"]
 _ARGS = {
     "request_rows": Struct(_abi.RequestRowsArgs, ["rows", "counts"]),
     "split_context": Struct(_abi.SplitContextArgs, ["context_rows", "new_rows"]),
@@ -27,7 +31,7 @@ _ARGS = {
 
 
 for _kind in _ARGS.values():  # local variables of the functions
-    _kind.ignore(("shape", "tokens", "columns", "decodes", "wide", "parts", "starts"))
+    _kind.ignore(("shape", "tokens", "columns", "decodes", "wide", "parts", "starts", "ends", "found"))
 
 
 def _run(name, values):
@@ -52,10 +56,18 @@ def _given(array, name, **sizes):
 
 
 class Rows(NamedTuple):
-    """rows: [T,K] i32. lens: [T] i32, how many columns count."""
+    """rows: [T,K] i32. lens: [T] i32, how many columns count.
+
+    Example:
+        >>> smla.rows.Rows(np.zeros((3, 8), np.int32), np.zeros(3, np.int32))
+        smla.Rows(rows=int32 [3, 8], lens=int32 [3])
+    """
 
     rows: Any
     lens: Any
+
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
 
 def request_rows(
@@ -81,6 +93,11 @@ def request_rows(
     rank, interleave: a context-parallel rank keeps positions with (p / interleave) % ranks == rank, in its
     own numbering. is_valid: [T] u8. workspace_of_token: [T], >= 0: rows are workspace_starts[w] + p. Returns
     Rows; lens counts rows that are not -1, the length of a prefix only with `compact` or trailing holes.
+
+    Example:
+        >>> positions, table = np.array([[0, 65, -1]], np.int32), np.array([[7, 3]], np.int32)
+        >>> smla.rows.request_rows(positions, np.zeros(1, np.int32), table, page_tokens=64).rows.tolist()
+        [[448, 193, -1]]
     """
     shape = _outputs.rank(positions, "positions", 2)
     rows = _new(positions, *shape) if rows is None else rows
@@ -92,12 +109,17 @@ def request_rows(
 
 def split_context(
     positions: Array, context_lens: Array, *, context_rows: Array | None = None, new_rows: Array | None = None
-) -> tuple[Array, Array]:
+) -> tuple[NewArray, NewArray]:
     """Splits positions at context_lens[t]: those below it, and the others minus it.
 
     A column that belongs to the one result is -1 in the other.
 
     positions: [T,K]. context_lens: [T]. Returns (context_rows, new_rows), each [T,K].
+
+    Example:
+        >>> old, new = smla.rows.split_context(np.array([[1, 5]], np.int32), np.array([4], np.int32))
+        >>> old.tolist(), new.tolist()
+        ([[1, -1]], [[-1, 1]])
     """
     shape = _outputs.rank(positions, "positions", 2)
     context_rows = _new(positions, *shape) if context_rows is None else context_rows
@@ -106,8 +128,13 @@ def split_context(
     return context_rows, new_rows
 
 
-def lse_from_log2(log2_lse: Array, lse: Array | None = None) -> Array:
-    """lse = ln 2 * log2_lse, both [T,H] f32. May be in place. Returns lse."""
+def lse_from_log2(log2_lse: Array, lse: Array | None = None) -> NewArray:
+    """lse = ln 2 * log2_lse, both [T,H] f32. May be in place. Returns lse.
+
+    Example:
+        >>> smla.rows.lse_from_log2(np.log2([[1, 4]], dtype=np.float32)) == np.log([[1, 4]], dtype=np.float32)
+        array([[ True,  True]])
+    """
     lse = empty(log2_lse, shape_of(log2_lse), Dtype.F32) if lse is None else lse
     require_writable(lse, "lse")
     keep: list = []
@@ -142,6 +169,14 @@ def combined_rows(
     selected: [T,>=topk], or None with topk 0 (then tokens: T). query_start_loc: [B+1], from any base.
     seq_lens, gather_lens: [B]. columns: of the result, by default topk + window rounded up to 128. Returns
     Rows.
+
+    Example:
+        >>> one = np.array([3], np.int32)  # three tokens, which see windows of two
+        >>> start = np.array([0, 3], np.int32)
+        >>> smla.rows.combined_rows(
+        ...     None, start, one, one, window=2, ratio=1, topk=0, stride=4, entries=0, tokens=3
+        ... ).lens.tolist()
+        [1, 2, 2]
     """
     if rows is not None:
         _given(rows, "rows", tokens=tokens, columns=columns)
@@ -190,6 +225,15 @@ def mixed_rows(
     [Td] u8; else rows of the cache, with decode_lens [Td]). prefill_entries: [Tp,>=topk], None with topk 0.
     query_start_loc: [R+1], seq_lens: [R], request_of_token: [Td+Tp]. Returns Rows of [Td+Tp, window + P],
     P = max(topk, Kd) rounded up to 4.
+
+    Example:
+        >>> zero, page = np.array([0], np.int32), np.array([[0]], np.int32)
+        >>> batch = {"query_start_loc": np.array([0, 1], np.int32), "seq_lens": zero + 9}
+        >>> tables = {"window_table": page, "entry_table": page, "request_of_token": zero}
+        >>> sizes = {"window": 2, "ratio": 1, "topk": 0, "window_page_tokens": 64, "entry_page_tokens": 64}
+        >>> window = np.array([[6, 7]], np.int32)
+        >>> smla.rows.mixed_rows(decode_window_rows=window, **batch, **tables, **sizes).rows.tolist()
+        [[6, 7]]
     """
     decodes = _outputs.rank(decode_window_rows, "decode_window_rows", 2)[0]
     if rows is not None:
@@ -213,12 +257,17 @@ def mixed_rows(
 
 def decode_schedule(
     lens: Array, parts: int, *, schedule: Array | None = None, splits: Array | None = None
-) -> tuple[Array, Array]:
+) -> tuple[NewArray, NewArray]:
     """FlashMLA's decode schedule: how `parts` of a GPU share requests of lens[b] listed rows, in blocks of
     64.
 
     Returns schedule [parts,8] (first request (-1: idle), first block, last request, end block, first split,
     0, 0, 0) and splits [B+1], prefix sums of how many parts work on each request.
+
+    Example:
+        >>> schedule, splits = smla.rows.decode_schedule(np.array([640, 64], np.int32), 4)
+        >>> schedule.shape, splits[0].item()
+        ((4, 8), 0)
     """
     parts = _outputs.extent(parts, "parts")
     if schedule is None:
@@ -240,7 +289,7 @@ def prefill_chunks(
     first_request: int = 0,
     max_requests: int = 0,
     chunks: Array | None = None,
-) -> Array:
+) -> NewArray:
     """Prefill requests in chunks of at most max_rows gathered rows and max_logits_bytes of f32 logits (0: no
     bound).
 
@@ -248,9 +297,16 @@ def prefill_chunks(
     query token, rows, 1 if the rows are still there from the chunk before. ratio: a request has seq_len /
     ratio rows. first_request: prefill begins with it. max_requests: per chunk, 0: no bound. A request of
     more than max_rows rows is refused.
+
+    Example:
+        >>> starts, lens = np.array([0, 4, 8], np.int32), np.array([100, 100], np.int32)
+        >>> smla.rows.prefill_chunks(starts, lens, max_rows=128)[:, :4].tolist()
+        [[0, 1, 0, 4], [1, 2, 4, 8]]
     """
     if chunks is None:
         (starts,) = _outputs.rank(query_start_loc, "query_start_loc", 1)
-        tokens = max(int(query_start_loc[starts - 1]), 0) if starts else 0
+        ends: Any = query_start_loc
+        tokens = max(int(ends[starts - 1]), 0) if starts else 0
         chunks = _new(query_start_loc, starts + tokens, 6)
-    return chunks[: _run("prefill_chunks", locals()).count]
+    found: Any = chunks
+    return found[: _run("prefill_chunks", locals()).count]

@@ -1,25 +1,30 @@
 """What stages ask of arrays, whichever library they are of; and smla.Tensor, an array under another dtype."""
 
-from typing import Any, TypeAlias
+from typing import Any
 
 from . import _dtypes
 from ._abi import Dtype
 from ._arrays import library_of, register
 from ._arrays.interface import E2M1, Library, moved, pairs_of_values, rest, unknown_dtype, values_of_pairs
+from ._types import Array, DtypeLike
+from ._units import Described, array_text
 from .errors import invalid
 
-Array: TypeAlias = Any  # of NumPy, PyTorch or any library with DLPack, or a smla.Tensor
-DtypeLike: TypeAlias = Any  # "bf16", numpy.float32, torch.bfloat16, ...
+__all__ = ["Array", "DtypeLike", "Tensor", "tensor"]
 
 _INTEGERS = (Dtype.I32, Dtype.I64)
 
 
-class Tensor:
+class Tensor(Described):
     """A view of an array under another dtype: uint16 memory as "bf16", uint8 as "e4m3", "e2m1" or "e8m0".
 
     shape and strides count elements of that dtype: e2m1 holds two per byte. The view keeps its memory alive
     and uses it even if the array gets other memory (`t.data = ...` and t.set_() of PyTorch). copy.deepcopy
     and pickle copy the memory. Any number of threads may use a view at once.
+
+    Example:
+        >>> smla.Tensor(np.zeros((2, 3), np.uint16), "bf16")
+        smla.Tensor(bf16 [2, 3])
     """
 
     __slots__ = (
@@ -35,7 +40,16 @@ class Tensor:
         "writable",
     )
 
-    def __init__(self, array, dtype, name="tensor"):
+    array: Any
+    dtype: Dtype
+    device: tuple[int, int]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    address: int
+    rest: bytes
+    writable: bool
+
+    def __init__(self, array: Array, dtype: DtypeLike, name: str = "tensor") -> None:
         self.dtype = _dtypes.parse(dtype, f"{name}.dtype")
         memory = library_of(array, name).memory(array, name)
         self.array, self._memory, self._now = memory.array, memory, memory.now
@@ -54,11 +68,11 @@ class Tensor:
         self.device = memory.device_type, memory.device
         self.rest = rest(self.dtype, *self.device, self.shape, self.strides, name)
 
-    def __reduce__(self):  # copy.copy and copy.deepcopy also call it
+    def __reduce__(self) -> Any:  # copy.copy and copy.deepcopy also call it
         return Tensor, (self.array, self.dtype)
 
-    def __repr__(self):
-        return f"smla.Tensor({self.dtype.name.lower()}, {list(self.shape)})"
+    def _text(self):
+        return array_text(self)
 
 
 class _Tensors(Library):
@@ -101,8 +115,13 @@ class _Tensors(Library):
 register(Tensor, _Tensors())
 
 
-def tensor(array, dtype, name="tensor"):
-    """A view of `array` whose elements are of `dtype`: see Tensor."""
+def tensor(array: Array, dtype: DtypeLike, name: str = "tensor") -> Tensor:
+    """A view of `array` whose elements are of `dtype`: see Tensor.
+
+    Example:
+        >>> smla.tensor(np.zeros((2, 3), np.uint8), "e2m1").shape  # two values per byte
+        (2, 6)
+    """
     return Tensor(array, dtype, name)
 
 

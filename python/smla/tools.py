@@ -12,16 +12,24 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ._abi import Status
 from ._library import path as library_path
 from .errors import Error, IoError, config_json, from_status, invalid, path_bytes
+from .model import Config
 
+__all__ = ["bench", "capacity", "doctor", "explain", "program"]
 _PACKAGE = Path(__file__).resolve().parent
 
 
-def program():
-    """The path of the `smla` program: SMLA_TOOL, the package's own, this clone's, or the one on PATH."""
+def program() -> str:
+    """The path of the `smla` program: SMLA_TOOL, the package's own, this clone's, or the one on PATH.
+
+    Example:
+        >>> smla.program().endswith("smla")
+        True
+    """
     named = os.environ.get("SMLA_TOOL")
     # A library that the system's loader found has no folder.
     for folder in (_PACKAGE, *Path(library_path).parents[1:2]):
@@ -62,28 +70,41 @@ def _options(options):
             yield value
 
 
-def doctor():
+def doctor() -> dict[str, Any]:
     """This machine: its processor, memory, GPU and engine, and a self-test of its kernels against the
     reference. A dict; "passed" tells the self-test's result.
+
+    Example:
+        >>> smla.doctor()["passed"]
+        True
     """
     return answer("doctor")
 
 
-class BenchResults(dict):
-    """What `smla bench` measured; a notebook shows its plots and its table."""
+class BenchResults(dict[str, Any]):
+    """What `smla bench` measured; a notebook shows its plots and its table.
 
-    def _repr_html_(self):
+    Example:
+        >>> smla.bench(case="select", quick=True, seconds=0.01)["results"][0]["stage"]
+        'select'
+    """
+
+    def _repr_html_(self) -> str:
         from .reporting import bench_html
 
         return bench_html(self)
 
 
-def bench(**options):
+def bench(**options: Any) -> BenchResults:
     """Times of the stages and of a decode step, against the peak that is measured in the same run. A dict
-    with "results", a row per case; a notebook draws it (with matplotlib: pip install 'smla[report]').
+    with "results", a row per case; a notebook shows it as charts.
 
     options: those of `smla bench --help` (case="attend", quick=True, seconds=, threads=, save=, ...).
     Errors as those of `capacity`.
+
+    Example:
+        >>> smla.bench(case="select", quick=True, seconds=0.01)["results"][0]["ms"] > 0
+        True
     """
     return BenchResults(answer("bench", **options))
 
@@ -106,23 +127,31 @@ def _model(config):
         yield str(path)
 
 
-def capacity(config, **options):
+def capacity(config: Config, **options: Any) -> dict[str, Any]:
     """Bytes of every cache, FLOPs, and how many requests fit. A dict.
 
     config: a config.json, a checkpoint's folder, a dict or a configuration of transformers. options: those
     of `smla capacity --help` (context=, batch=, kv_format=, memory= in GiB, ...). InvalidArgument,
     DataError or IoError as the command reports.
+
+    Example:
+        >>> smla.capacity(config, context=4096, memory=80)["totals"]["layers"]
+        61
     """
     with _model(config) as path:
         return answer("capacity", "--model", path, **options)
 
 
-def explain(config, **options):
+def explain(config: Config, **options: Any) -> dict[str, Any]:
     """Which kernel each stage of a model's layers takes here; with `device`, which backend and engine serve
     it there; and why not the others. A dict.
 
     config: as of `capacity`. options: those of `smla explain --help` (layer=, kv_format=, context=;
     device="sm_90", kv_dtype=, backend=; ...). Errors as those of `capacity`.
+
+    Example:
+        >>> smla.explain(config)["layers"][0]["layer_kind"]
+        'dsa'
     """
     with _model(config) as path:
         return answer("explain", "--model", path, **options)

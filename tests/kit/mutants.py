@@ -1418,10 +1418,10 @@ MUTANTS = [
     ),
     Mutant(
         "the sum of the stages of a decode step is one more stage",
-        "python/smla/reporting/cases.py",
-        'if row.get("part") and row["stage"] != "sum":',
-        'if row.get("part"):',
-        "python tests/python/test_report.py -k bench_and_defaults",
+        "python/smla/reporting/_cases.py",
+        'if row.get("part") and row["stage"] != "sum" and row["case"] in found:',
+        'if row.get("part") and row["case"] in found:',
+        "python tests/python/test_report.py -k recorded_run",
     ),
     # rows that are normed and rotated on their way into a cache or into codes
     Mutant(
@@ -1533,8 +1533,8 @@ MUTANTS = [
     Mutant(
         "handles are copied",
         "python/smla/_handles.py",
-        "def __reduce__(self):  # copy.copy and copy.deepcopy also call it",
-        "def reduce(self):",
+        "def __reduce__(self) -> Any:  # copy.copy and copy.deepcopy also call it",
+        "def reduce(self) -> Any:",
         "python tests/python/test_handles.py -k copies",
     ),
     Mutant(

@@ -1,5 +1,6 @@
 """Pages in a headless browser (Debian: chromium): what it lays out, and what it paints. No network."""
 
+import html
 import json
 import re
 import shutil
@@ -13,13 +14,11 @@ PROBE = """
 addEventListener("load", () => {
   const root = document.documentElement, outside = [];
   document.querySelectorAll("details").forEach(each => each.open = true);
-  for (const svg of document.querySelectorAll("figure svg")) {
-    const box = svg.getBoundingClientRect();
-    for (const text of svg.querySelectorAll("text")) {
-      const own = text.getBoundingClientRect();
-      if (own.left < box.left - 1 || own.right > box.right + 1 || own.top < box.top - 1 ||
-          own.bottom > box.bottom + 1) outside.push(text.textContent);
-    }
+  const inside = document.querySelectorAll("figure svg text, figure span, figcaption, figure p");
+  for (const text of inside) {
+    const own = text.getBoundingClientRect(), box = text.closest("svg, figure").getBoundingClientRect();
+    if (own.left < box.left - 1 || own.right > box.right + 1 || own.top < box.top - 1 ||
+        own.bottom > box.bottom + 1) outside.push(text.textContent);
   }
   const note = document.createElement("pre");
   note.id = "probe";
@@ -29,10 +28,20 @@ addEventListener("load", () => {
     loaded: [...document.querySelectorAll("[src], link:not([rel=canonical])")]
       .map(each => each.src || each.href),
     paper: getComputedStyle(document.body).backgroundColor,
+    width: innerWidth,
+    smallest: Math.min(...[...inside].filter(each => each.textContent)
+      .map(each => parseFloat(getComputedStyle(each).fontSize))),
     tallest: Math.max(0, ...[...document.querySelectorAll("figure")].map(each => each.clientHeight)),
   });
   document.body.append(note);
 });
+</script>
+"""
+
+FRAME = """<iframe style="width: {}px; height: {}px; border: 0" srcdoc="{}"></iframe>
+<script>
+addEventListener("load", () =>
+  document.body.append(document.querySelector("iframe").contentDocument.getElementById("probe")));
 </script>
 """
 
@@ -53,14 +62,17 @@ def _run(page, *words, size=(1200, 1600)):
 
 
 def probed(page, size=(1200, 1600), dark=False):
-    """What PROBE sees of a copy of the page."""
+    """What PROBE sees of a copy of the page. No window is narrower than 500 pixels, but a frame may be."""
     copy = page.with_name(f"probed_{page.name}")
-    copy.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
+    text = page.read_text().replace("</body>", PROBE + "</body>")
+    if size[0] < 500:
+        text = FRAME.format(*size, html.escape(text))
+    copy.write_text(text)
     scheme = ["--blink-settings=preferredColorScheme=0"] if dark else []
     dom = _run(copy, "--dump-dom", *scheme, size=size)
     found = re.search(r'<pre id="probe">(.*?)</pre>', dom, re.DOTALL)
     assert found, dom[-2000:]
-    return json.loads(found.group(1).replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">"))
+    return json.loads(html.unescape(found.group(1)))
 
 
 def screenshot(page, size=(1200, 3000), dark=False):

@@ -165,9 +165,9 @@ MUTATIONS = {  # what to replace once in _abi.py, and with what
     "a narrow size": ('("bytes", SIZE)', '("bytes", U32)'),
     "a field less": (', ("scale_device", PTR)', ""),
     "a field more": ('("scale_device", PTR)', '("scale_device", PTR), ("more", I64)'),
-    "a value": ('"BF16": 3', '"BF16": 4'),
-    "a name": ('"E8M0": 7', '"UE8M0": 7'),
-    "an enumeration less": ('BadKind = IntEnum("BadKind", ', "BadKind = dict("),
+    "a value": ("E2M1, E8M0, U8, I32, I64 = 1, 2, 3,", "E2M1, E8M0, U8, I32, I64 = 1, 2, 4,"),
+    "a name": ("E2M1, E8M0, U8", "E2M1, UE8M0, U8"),
+    "an enumeration less": ("class BadKind(IntEnum)", "class BadKind"),
     "fewer dimensions": ("I64 * 4", "I64 * 3"),
 }
 

@@ -43,11 +43,12 @@ HOLDERS = {
 # Classes that hold no handle and no address, or only objects of the classes above.
 OTHERS = """
     _arrays.cupy.CuPy _arrays.dlpack.DLPack _arrays.interface.Library _arrays.numpy.NumPy _arrays.torch.Torch
+    _units.Described
     _fill.Struct _handles.Handle _handles.InUse _handles.Shared _outputs.Outputs _run.StageCall _run._Instead
     _views._Memory compat.deep_gemm._DenseKeys compat.deep_gemm._Queries
     compat.flash_mla.FlashMLASchedMeta compat.flashinfer._batch.Batch
     compat.flashinfer.sparse_mla_sm120.BatchSparseMLAPagedAttentionWrapper reporting.Report
-    reporting.html.Markup reporting.svg.Drawing tensor._Tensors tools.BenchResults torch._ops.Operator
+    reporting._charts.Bar reporting._html.Markup tensor._Tensors tools.BenchResults torch._ops.Operator
     transformers._cache.Cache transformers._cache.CacheLayer transformers._columns.Columns
     transformers._columns.Once transformers._columns._Mask transformers._mask.NoPadding
     transformers._modules.Defaults
@@ -55,7 +56,8 @@ OTHERS = """
     vllm.backend.SmlaSparseBackend vllm.impl.SmlaSparseImpl vllm.indexer_calls.Operations
     vllm.indexer_calls.PackKernel vllm.metadata.SmlaSparseMetadata vllm.metadata.SmlaSparseMetadataBuilder
 """.split()
-PLAIN_BASES = {"NamedTuple", "IntEnum", "Enum", "Structure", "Exception", "Error"}
+PLAIN_BASES = {"NamedTuple", "IntEnum", "Enum", "Structure", "Exception", "Error", "Protocol", "TypedDict"}
+PLAIN_BASES |= {"BackendNumbers", "Maxima"}  # dicts with types
 # How a class would hold one: an attribute of this name, or one of these calls.
 HOLDING = {
     "handle",

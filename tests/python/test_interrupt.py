@@ -68,6 +68,72 @@ def test_ctrl_c_ends_a_call_and_the_context_serves_on(engine):
     )
 
 
+STAGES = {
+    "attend": "smla.attend(q, rows_of, listed[:n], softmax_scale=0.1, context=context).out",
+    "score": "smla.score(index_q[:n], weights[:n], keys, ends[:n], columns=1 << 16, context=context)",
+    "score_select": "smla.score_select(index_q[:n], weights[:n], keys, ends[:n], 9, context=context).indices",
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ctrl_c_ends_a_stage_within_a_second(engine, stage):
+    """Then the same call with fewer tokens has the bits that it had before."""
+    passes(
+        engine,
+        f"""
+        context = smla.Context(sys.argv[1], threads=0 if sys.argv[1] == "reference" else 2)
+        draw = np.random.default_rng(0)
+        rows_of = smla.Cache(draw.normal(size=(512, 64, 576)).astype(np.float32), "row_f32", 64)
+        keys = smla.Cache(draw.normal(size=(1024, 64, 128)).astype(np.float32), "row_f32", 64)
+        listed = draw.integers(0, 512 * 64, (2048, 8192)).astype(np.int32)
+        many, weights = draw.normal(size=(2048, 64, 576)).astype(np.float32), np.ones((2048, 64), np.float32)
+        index_q, ends = np.ascontiguousarray(many[:, :, :128]), np.full(2048, 1 << 16, np.int32)
+
+        def call(n):
+            q = many[:n]
+            return {STAGES[stage]}
+
+        before = call(2)
+        for _ in range(2):
+            struck = []
+            timer = threading.Timer(
+                0.3, lambda: (struck.append(time.monotonic()), os.kill(os.getpid(), signal.SIGINT))
+            )
+            timer.start()
+            try:
+                call(2048)
+            except KeyboardInterrupt:
+                assert time.monotonic() - struck[0] < 1
+            else:
+                raise SystemExit("the call ran to its end")
+            assert np.array_equal(call(2), before)
+        """,
+    )
+
+
+def test_ctrl_c_ends_generate():
+    """A prompt in transformers' generate(); then the model generates as before."""
+    pytest.importorskip("transformers")
+    passes(
+        "cpu",
+        """
+        import torch
+        from transformers_models import generate, pair, prompts
+        _, model = pair("v32")
+        before = generate(model, prompts())[0].tolist()
+        long = prompts(1, 60_000)
+        later(2)
+        try:
+            generate(model, long)
+        except KeyboardInterrupt:
+            assert generate(model, prompts())[0].tolist() == before
+        else:
+            raise SystemExit("generate ran to its end")
+        """,
+    )
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ctrl_c_ends_a_program(engine):
     done = run(engine, "later(0.5); long_call()")

@@ -1,5 +1,6 @@
 """smla.report and smla.bench as a notebook meets them: the page, its figures, and what it refuses."""
 
+import html
 import html.parser
 import json
 import os
@@ -10,7 +11,9 @@ import sys
 import pytest
 import smla
 from conftest import ROOT
-from smla.reporting import cases, documents, plots, units
+from smla import _units as units
+from smla.reporting import _cases as cases
+from smla.reporting import _documents as documents
 from test_tools import V32
 
 BENCH = {
@@ -97,7 +100,6 @@ class Page(html.parser.HTMLParser):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("report")
     paths = {name: folder / f"{name}.json" for name in ("bench", "peers", "verify")}
     for name, document in (("bench", BENCH), ("peers", PEERS), ("verify", VERIFY)):
@@ -108,7 +110,6 @@ def made(tmp_path_factory):
 
 def test_a_model_in_memory(made, tmp_path):
     """A dict gives what its file gives, under the name of its type; what is neither is named."""
-    pytest.importorskip("matplotlib")
     files = {"bench": BENCH, "verify": VERIFY, "memory": 80}
     report = smla.report(tmp_path / "r.html", model=V32, **files)
     assert report.documents["model"] == "deepseek_v32"
@@ -126,9 +127,8 @@ def test_the_page_stands_alone(made):
     assert len(page.ids) == len(set(page.ids))
     assert not re.search(r"@import|url\((?!#)|<link|<img|<iframe", report.html)
     assert {"machine", "choices", "speed", "peers", "accuracy", "capacity"} <= set(page.ids)
-    # roofline; T of two K, K of two T; parts; pairs; accuracy; three of capacity
-    assert page.tags.count("svg") == 1 + 1 + 1 + 1 + 1 + 1 + 3
-    assert "#010101" not in report.html and "DejaVu Sans Display" not in report.html
+    # times and stages of decode steps; time against T and K; arithmetic and bytes; the peer
+    assert page.tags.count("figure") == 2 + 2 + 2 + 1 and page.tags.count("svg") == 0
 
 
 def test_what_files_say_is_text(made):
@@ -137,9 +137,7 @@ def test_what_files_say_is_text(made):
     seen = " ".join(page.texts)
     for words in ("Test <b>CPU</b> & co", "$x^{$", "k<1>", "k<2>", "_Peer <i>&amp;</i> $y$", "alert(1)"):
         assert words in seen, words
-    assert PEERS["name"] in [
-        text.strip() for text in page.texts
-    ]  # in the legend; matplotlib hides a leading _
+    assert PEERS["name"] in [text.strip() for text in page.texts]  # in the legend
 
 
 def test_the_numbers_are_inside(made):
@@ -154,57 +152,120 @@ def test_the_numbers_are_inside(made):
     assert report._repr_html_().startswith("<iframe") and "<script" not in report._repr_html_()
 
 
-def test_figures_follow_the_page(made):
-    svgs = re.findall(r"<svg .*?</svg>", made[0].html, re.DOTALL)
-    for svg in svgs:
-        assert "<text" in svg and "var(--ink)" in svg and "<style" not in svg and "<metadata" not in svg
-        assert re.search(r'role="img" aria-label="[^"]', svg)
-    assert "<title>V3.2 T16 H128 K2048 fp8_656: 32.8 ms, 116 GFLOP/s, 30 % of peak</title>" in svgs[0]
+def bars_of(page, title):
+    """[(label, width in percent, value, spread)] of the chart with this title."""
+    (figure,) = [
+        each
+        for each in re.findall(r"<figure>.*?</figure>", page, re.DOTALL)
+        if f"<figcaption>{title}" in each
+    ]
+    rows = re.findall(
+        r'<span class="label">(.*?)</span>.*?style="width:([\d.]+)%"></span>(.*?)</span>'
+        r'<span class="value">(.*?)</span>',
+        figure,
+    )
+    return [
+        (label, float(width), value, re.findall(r"left:([\d.]+)%;width:([\d.]+)%", spread))
+        for label, width, spread, value in rows
+    ]
 
 
-def lines_of(svg):
-    """Corners of the straight two-point lines that data draw: [((x, y), (x, y))], y downwards."""
-    found = re.findall(r'<path d="M ([\d.]+) ([\d.]+) \nL ([\d.]+) ([\d.]+) \n" clip-path', svg)
-    return [((float(a), float(b)), (float(c), float(d))) for a, b, c, d in found]
+def test_charts(made):
+    """Bars begin at 0 and are as long as their values; two points are two bars; what they measure is said."""
+    page = made[0].html
+    bars = bars_of(page, "attend: time against listed rows per token")
+    assert [(label, value) for label, _, value, _ in bars] == [
+        ("V3.2 T1 H128 fp8_656, K 128", "128 µs"),
+        ("V3.2 T1 H128 fp8_656, K 2K", "2.05 ms"),
+        ("V3.2 T16 H128 fp8_656, K 128", "2.05 ms"),
+        ("V3.2 T16 H128 fp8_656, K 2K", "32.8 ms"),
+    ]
+    assert [width for _, width, _, _ in bars] == [0.39, 6.25, 6.25, 100]
+    assert page.count('<p class="axis">milliseconds</p>') == 3
+    rates = {label: (width, value) for label, width, value, _ in bars_of(page, "attend: arithmetic")}
+    assert rates["measured peak, bf16 dot products"] == (100, "400 GFLOP/s")
+    assert rates["V3.2 T16 H128 K128 fp8_656"] == (29, "116 GFLOP/s")
+    ours, theirs = bars_of(page, "smla and _Peer")
+    assert (ours[1], theirs[1], theirs[2]) == (20, 100, "640 µs, 5x")
 
 
-def test_rooflines():
-    """The roof of memory rises to each peak of arithmetic, which begins there."""
-    pytest.importorskip("matplotlib")
-    rows = [{**row, "gflops": 30.0 * (number + 1)} for number, row in enumerate(BENCH["results"][:4])]
-    peaks = {"bf16 dot": 400.0, "f32 FMA": 200.0}
-    svg = plots.roofline("attend", rows, peaks, 20.5)
-    assert "<title>memory, 20.5 GB/s</title>" in svg and ">memory, 20.5 GB/s<" in svg
-    flat = sorted((line for line in lines_of(svg) if line[0][1] == line[1][1]), key=lambda line: line[0][1])
-    rising = [line for line in lines_of(svg) if line[0][0] < line[1][0] and line[0][1] > line[1][1]]
-    (low, high), (dot, fma) = rising[0], [line for line in flat if line[0][0] > rising[0][0][0] + 1][:2]
-    assert len(rising) == 1 and dot[0] == pytest.approx(high, abs=0.01)
-    share = (fma[0][0] - low[0]) / (high[0] - low[0])  # the f32 peak begins on the line
-    assert 0.05 < share < 0.95
-    assert fma[0][1] == pytest.approx(low[1] + share * (high[1] - low[1]), abs=0.01)
-    assert "memory" not in plots.roofline("attend", rows, peaks)
+def test_the_spread_and_the_load_are_shown():
+    rows = [{**row, "min_ms": 0.5 * row["ms"], "max_ms": 2 * row["ms"]} for row in BENCH["results"]]
+    bench = {**BENCH, "results": rows, "load_average": 1.7, "busy": "3 <threads>", "machine": {"cores": 2}}
+    page = smla.reporting.bench_page(bench)
+    for _, width, _, spread in bars_of(page, "attend: time against listed rows per token"):
+        ((left, long),) = spread
+        assert float(left) == pytest.approx(width / 2, abs=0.01)
+        assert float(long) == pytest.approx(1.5 * width, abs=0.02)
+    assert page.count("milliseconds; line: minimum to maximum") == 3
+    assert "Load of the machine before the run: 1.7 on 2 cores." in page
+    assert "The machine was busy, times may be too long: 3 &lt;threads&gt;." in page
+    assert "busy" not in smla.reporting.bench_page(BENCH)
+    assert "Load of the machine before the run: unknown." in smla.reporting.bench_page(BENCH)
+
+
+MODELS = [
+    {"model": "deepseek-v4-flash", "layers": 43, "tokens": 1, "context": 16384, "ms": 20.0},
+    {"model": "deepseek-v3.2", "layers": 61, "tokens": 4, "context": 16384, "ms": 50.0},
+]
+
+
+def test_tokens_per_second_of_the_chosen_model_are_the_headline(made):
+    given = {"bench": {**BENCH, "models": MODELS}, "verify": VERIFY}
+    tile = r'<div class="tiles"><div class="tile"><span class="name">(.*?)</span><strong>(.*?)</strong>'
+    chosen = re.search(tile, smla.report(**given, model=V32, memory=80).html)
+    assert chosen.groups() == ("Tokens per second, deepseek-v3.2", "80")  # 4 tokens in 50 ms
+    assert re.search(tile, smla.report(**given).html).groups() == (
+        "Tokens per second, deepseek-v4-flash",
+        "50",
+    )
+    short = {**V32, "num_hidden_layers": 7}  # no model that was measured
+    assert re.search(tile, smla.report(**given, model=short, memory=80).html)[2] == "not measured"
+    assert re.search(tile, made[0].html)[1] == "Decode step of one layer"  # a file without models
+    for bad, text in (({"ms": 0}, "got 0"), ({"layers": "x"}, 'got "x"'), ({"model": 3}, "got 3")):
+        with pytest.raises(smla.DataError, match=rf"models\[0\].{next(iter(bad))}: {text}"):
+            smla.report(bench={**BENCH, "models": [{**MODELS[0], **bad}]}, verify=VERIFY)
 
 
 def check_decode_steps(page, rows):
-    """The figure of a page on what `smla bench` wrote: segments are the stages, each once, and the time
-    behind a bar is that of the step, as in the tile at the top of the page."""
-    (svg,) = [each for each in re.findall(r"<svg .*?</svg>", page, re.DOTALL) if "decode step by" in each]
-    times = [row["ms"] for row in rows if row["stage"] == "decode"]
-    assert times and f"<strong>{units.time_text(times[0])}</strong>" in page
-    for case, ms in ((row["case"], row["ms"]) for row in rows if row["stage"] == "decode"):
-        assert f">{units.time_text(ms)}<" in svg
-        found = re.findall(rf"<title>{re.escape(case)}, (.*?): .*?, (\d+) %</title>", svg)
-        assert len(found) > 1 and {stage for stage, _ in found} <= {
-            "other stages", *(row["stage"] for row in rows if row["case"] == case and row.get("part"))
-        } - {"sum"}  # fmt: skip
-        assert sum(int(share) for _, share in found) == pytest.approx(100, abs=len(found) / 2 + 0.5)
-        _, stages = cases.steps(rows)[case]
-        (whole,) = [row["ms"] for row in rows if row["stage"] == "sum" and row["case"] == case]
-        assert sum(stages.values()) == pytest.approx(whole)
+    """The charts of a page on what `smla bench` wrote: segments are the stages, each once, they fill the bar,
+    and the time behind a bar is that of the step, as in the tile at the top of the page."""
+    steps = [row for row in rows if row["stage"] == "decode"]
+    assert steps
+    if "tiles" in page.partition("</style>")[2]:
+        assert f"<strong>{units.time_text(steps[0]['ms'])}</strong>" in page
+    longest = max(row.get("max_ms", row["ms"]) for row in steps)
+    for (label, width, value, _), row in zip(bars_of(page, "Time of a step"), steps, strict=True):
+        assert (label, value) == (row["case"], units.time_text(row["ms"]))
+        assert width == pytest.approx(100 * row["ms"] / longest, abs=0.01)
+    (figure,) = [each for each in re.findall(r"<figure>.*?</figure>", page) if "Stages of a step" in each]
+    for row in steps:
+        title = rf'style="width:([\d.]+)%" title="{re.escape(html.escape(row["case"]))}, (.*?): \d+ %"'
+        found = {html.unescape(stage): float(width) for width, stage in re.findall(title, figure)}
+        assert sum(found.values()) == pytest.approx(100, abs=0.1) and "sum" not in found
+        parts = {
+            each["stage"]: each["ms"] for each in rows if each["case"] == row["case"] and each.get("part")
+        }
+        for stage, ms in parts.items():
+            if stage != "sum" and ms > 0.05 * row["ms"]:
+                whole = max(row["ms"], sum(ms for stage, ms in parts.items() if stage != "sum"))
+                assert found[stage] == pytest.approx(100 * ms / whole, abs=0.1), stage
+
+
+def test_a_recorded_run():
+    """tests/python/bench_quick.json is what `smla bench --quick --json` wrote on two busy cores."""
+    bench = json.loads((ROOT / "tests/python/bench_quick.json").read_text())
+    rows = bench["results"]
+    page = smla.reporting.bench_page(bench)
+    check_decode_steps(page, rows)
+    whole = next(row["ms"] for row in rows if row["stage"] == "decode")
+    step, stages = cases.steps(rows)["V3.2 layer, context 16384"]
+    assert (step["ms"], sum(stages.values())) == (whole, pytest.approx(whole))
+    assert stages["absorb"] == 11.18137 and stages["other"] == pytest.approx(5.0343, abs=1e-3)
+    Page(page)
 
 
 def test_bench_and_defaults(monkeypatch):
-    pytest.importorskip("matplotlib")
     found = smla.bench(case="select", quick=True, seconds=0.02)
     assert [row["stage"] for row in found["results"]] == ["select"] and found["results"][0]["ms"] > 0
     assert "cpu_" in found._repr_html_()
@@ -259,7 +320,6 @@ def spoilt(document, path, value):
     ],
 )
 def test_bad_files(files, name, text, message):
-    pytest.importorskip("matplotlib")
     if isinstance(text, tuple):
         *path, value = text
         text = spoilt({"bench": BENCH, "peers": PEERS, "verify": VERIFY}[name], path, value)
@@ -272,7 +332,6 @@ def test_bad_files(files, name, text, message):
 
 
 def test_files_that_begin_with_a_byte_order_mark(files):
-    pytest.importorskip("matplotlib")
     for name, document in (("bench", BENCH), ("peers", PEERS), ("verify", VERIFY), ("config", V32)):
         (files / f"{name}.json").write_text(json.dumps(document), encoding="utf-8-sig")
     paths = {name: files / f"{name}.json" for name in ("bench", "peers", "verify")}
@@ -281,7 +340,6 @@ def test_files_that_begin_with_a_byte_order_mark(files):
 
 
 def test_files_that_are_not_there(files):
-    pytest.importorskip("matplotlib")
     with pytest.raises(smla.IoError, match="nowhere.json: got No such file or directory, wanted a file"):
         smla.report(bench=files / "nowhere.json")
     with pytest.raises(smla.IoError, match="nowhere"):
@@ -313,12 +371,11 @@ def command(*words, **environment):
 
 
 def test_the_command_line(files):
-    pytest.importorskip("matplotlib")
     out = files / "page.html"
     words = ["-o", out, "--bench", files / "bench.json", "--verify", files / "verify.json"]
     done = command(*words, "--peers", files / "peers.json")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{out}\n", "")
-    assert Page(out.read_text()).tags.count("figure") == 6
+    assert Page(out.read_text()).tags.count("figure") == 7
     assert command("--help").returncode == 0
     for bad, code, text in (
         (["--seconds", "0"], 2, "--seconds: got 0, wanted a positive number"),
@@ -340,33 +397,17 @@ def test_the_command_line(files):
         assert done.stderr.strip().splitlines()[-1].startswith("smla report:") and not done.stdout
 
 
-def test_without_matplotlib(files):
-    """The package works without the extra; what needs it says so in a line."""
-    (files / "matplotlib.py").write_text("raise ImportError('none here')\n")
-    path = os.pathsep.join([str(files), str(ROOT / "python")])
-    done = command("-o", files / "x.html", PYTHONPATH=path, SMLA_TOOL="/nowhere")  # before any work
-    assert done.returncode == 3 and not (files / "x.html").exists()
-    assert done.stderr == "smla report: got no matplotlib, wanted matplotlib: pip install 'smla[report]'\n"
-    code = "import smla; print(smla.bench(case='select', quick=True, seconds=0.01)._repr_html_())"
-    table = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
-    )
-    assert table.returncode == 0 and "cpu_" in table.stdout and "aria-label" not in table.stdout, table.stderr
-
-
 def test_cases():
     assert cases.size("V4 T1 H64 K128+512 fp8_584", "K") == (640, "V4 T1 H64 fp8_584")
     assert cases.size("V3.2 layer, context 131072", "context") == (131072, "V3.2 layer")
     assert cases.size("T1 N8192 k2048", "K") is None
     curves = cases.curves(BENCH["results"], "K")
-    assert curves == {
-        "attend": {
-            "V3.2 T1 H128 fp8_656": [(128, 0.128), (2048, 2.048)],
-            "V3.2 T16 H128 fp8_656": [(128, 2.048), (2048, 32.768)],
-        }
+    times = {
+        rest: [(size, row["ms"]) for size, row in points] for rest, points in curves.pop("attend").items()
     }
-    assert cases.panels(curves["attend"]) == {
-        "V3.2 fp8_656": {"T1 H128": [(128, 0.128), (2048, 2.048)], "T16 H128": [(128, 2.048), (2048, 32.768)]}
+    assert not curves and times == {
+        "V3.2 T1 H128 fp8_656": [(128, 0.128), (2048, 2.048)],
+        "V3.2 T16 H128 fp8_656": [(128, 2.048), (2048, 32.768)],
     }
 
 

@@ -10,7 +10,6 @@ SERIES = {False: (0x00, 0x72, 0xB2), True: (0x56, 0xB4, 0xE9)}  # --series-1 by 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("browser")
     for name, document in (("bench", BENCH), ("peers", PEERS), ("verify", VERIFY), ("config", V32)):
         (folder / f"{name}.json").write_text(json.dumps(document))
@@ -19,9 +18,11 @@ def page(tmp_path_factory):
     return folder / "report.html"
 
 
-@pytest.mark.parametrize("size", [(1200, 1600), (560, 900)], ids=["wide", "narrow"])
-def test_layout(page, size):
-    seen = probed(page, size)
+@pytest.mark.parametrize("size", [(1280, 1600), (560, 900), (400, 800)], ids=["wide", "narrow", "phone"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_layout(page, size, dark):
+    seen = probed(page, size, dark)
+    assert seen["width"] == size[0] and seen["smallest"] >= 12
     assert seen["heads"] == ["smla report", "This machine", "What runs, and why", "How fast", "Beside others",
                              "How exact", "How much fits"]  # fmt: skip
     assert seen["too_wide"] <= 0 and seen["outside"] == [] and seen["loaded"] == []

@@ -106,7 +106,7 @@ def test_pairs_of_e2m1(through):
 def test_named_memory(through, storage, dtype):
     bits = to_bits(np.array([[[1.0, -2.0, 3.0, -4.0]]]), dtype)
     x = smla.tensor(through(bits.view(storage)), dtype)
-    assert x.shape == (1, 1, 4) and x.device == (0, 0) and repr(x) == f"smla.Tensor({dtype}, [1, 1, 4])"
+    assert x.shape == (1, 1, 4) and x.device == (0, 0) and repr(x) == f"smla.Tensor({dtype} [1, 1, 4])"
     out = np.zeros((1, 1, 4), bits.dtype)
     norm(x, out=smla.tensor(out, dtype))
     want = np.array([1, -2, 3, -4]) / np.sqrt(7.5)

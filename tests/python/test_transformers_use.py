@@ -1,5 +1,6 @@
 """smla.transformers as callers find it: releases, refusals, from_pretrained, a compiled decode step."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -105,27 +106,30 @@ def test_a_cache_by_either_name():
 
 
 LOADED = """
-import sys, torch, transformers, smla.transformers
+import pickle, sys, torch, transformers
+import smla.transformers
 from transformers_models import generate, prompts
-try:
+by_name, folders = sys.argv[1] == "name", sys.argv[2:]
+how = {"attn_implementation": "smla"} if by_name else {}
+if not by_name:
     smla.transformers.enable(kv_format="row_f32")
-    how = "patched"
-except ImportError as error:  # transformers before 5.23 without torchvision
-    how = error
-print(how)
-for folder in sys.argv[1:]:
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    if how != "patched":
-        assert "Smla" not in type(model.model.layers[0].self_attn).__name__, "a patch was left behind"
-        smla.transformers.enable(model)
-    assert smla.transformers.why_not(model) == [] and model.config._attn_implementation == "smla"
+for folder in folders:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, **how)
     print(generate(model.eval(), prompts(), 8)[0].tolist())
+    assert smla.transformers.why_not(model) == [] and model.config._attn_implementation == "smla"
+    assert {type(layer.self_attn).__name__[:4] for layer in model.model.layers} == {"Smla"}
+smla.transformers.disable()
+for folder in folders:
+    plain = transformers.AutoModelForCausalLM.from_pretrained(folder)  # nothing is left behind
+    assert plain.config._attn_implementation != "smla"
+    assert not [layer for layer in plain.model.layers if type(layer.self_attn).__name__[:4] == "Smla"]
+    pickle.loads(pickle.dumps(plain))
 """
 
 
-def test_saved_models(tmp_path):
-    """enable() before from_pretrained, in a process of its own. Where transformers cannot patch, the error
-    says what is missing and what works instead, and that is done."""
+@pytest.mark.parametrize("how", ["enable", "name"])
+def test_saved_models(how, tmp_path):
+    """enable() before from_pretrained, or from_pretrained(attn_implementation="smla"), in a new process."""
     models = {tmp_path / kind: small(kind).eval() for kind in KINDS}
     for folder, model in models.items():
         model.save_pretrained(folder)
@@ -133,24 +137,13 @@ def test_saved_models(tmp_path):
         [str(ROOT / "python"), str(ROOT / "tests/python"), os.environ.get("PYTHONPATH", "")]
     )
     done = subprocess.run(
-        [sys.executable, "-c", LOADED, *map(str, models)],
+        [sys.executable, "-c", LOADED, how, *map(str, models)],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    how, *tokens = done.stdout.strip().splitlines()[-1 - len(models) :]
-    release = _versions.release_of(transformers.__version__)
-    try:
-        import torchvision  # noqa: F401
-    except ImportError:
-        if release < (5, 23):
-            assert "cannot patch classes here (No module named 'torchvision'): install what is missing" in how
-            assert "call enable(model) on the model once it is loaded" in how
-        else:
-            assert how == "patched"
-    else:
-        assert how == "patched"
+    tokens = done.stdout.strip().splitlines()[-len(models) :]
     assert tokens == [str(generate(model, prompts(), 8)[0].tolist()) for model in models.values()]
 
 
@@ -259,19 +252,43 @@ def test_positions_are_copied_once_for_all_layers():
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_the_name_of_the_implementation_alone(kind, how):
-    """attn_implementation="smla", as other kernels are asked for, is told what to call; never run dense."""
+    """attn_implementation="smla", as other kernels are asked for, does what enable(model) does."""
     model, ids, options = small(kind), prompts(2, 70), {}
+    fast = on_smla.enable(copy.deepcopy(model))
     if how == "build":
-        model = transformers.AutoModelForCausalLM.from_config(model.config, attn_implementation="smla")
+        named = transformers.AutoModelForCausalLM.from_config(
+            copy.deepcopy(model.config), attn_implementation="smla"
+        )
+        named.load_state_dict(model.state_dict())
+        named.eval()
     else:
-        model.set_attn_implementation("smla")
+        named = copy.deepcopy(model)
+        named.set_attn_implementation("smla")
     if how == "padded":
         ids, options["attention_mask"] = padded(ids, [70, 61])
-    call = (lambda ids: model.generate(ids, max_new_tokens=2)) if how == "generate" else model
-    with pytest.raises(smla.Unsupported, match=r'"smla" does not .* Call smla.transformers.enable\(mo'):
-        call(ids, **options)
-    fast = on_smla.enable(model)
-    assert torch.isfinite(fast(ids, **options).logits).all()
+    if how == "generate":
+        assert generate(named, ids)[0].tolist() == generate(fast, ids)[0].tolist()
+    else:
+        assert torch.equal(named(ids, **options).logits, fast(ids, **options).logits)
+    assert all(isinstance(layer.self_attn, smla.transformers.OnSmla) for layer in named.model.layers)
+    named.set_attn_implementation("eager")
+    theirs = copy.deepcopy(model)
+    theirs.set_attn_implementation("eager")
+    assert torch.equal(named(ids, **options).logits, theirs(ids, **options).logits)
+
+
+@torch.no_grad()
+def test_the_name_where_it_cannot_be_served():
+    llama = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, vocab_size=99
+    )
+    model = transformers.AutoModelForCausalLM.from_config(llama, attn_implementation="smla")
+    with pytest.raises(smla.Unsupported, match="does not replace the attention of this model: either"):
+        model(prompts(1, 5) % 90)
+    named = small("v32")
+    named.set_attn_implementation("smla")
+    with pytest.raises(Exception, match="does not replace|Unsupported"):
+        compiled(named, [])(prompts(1, 5))
 
 
 @pytest.mark.parametrize("kind", KINDS)

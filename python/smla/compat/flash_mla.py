@@ -9,20 +9,23 @@ Errors: InvalidArgument names the argument, what it got and wants; Unsupported i
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from .. import stages
+from .._types import PrecisionName
 from ..cache import Cache
 from ..errors import integer, invalid, unsupported
 from ..rows import decode_schedule
 from ._check import require
 from ._pools import BYTES, PLAIN, open_pages
 
+__all__ = ["FlashMLASchedMeta", "flash_mla_sparse_fwd", "flash_mla_sparse_prefill"]
+__all__ += ["flash_mla_with_kvcache", "get_mla_metadata"]
 _RECORD_BYTES = (656, 584)
 _QUERIES = (torch.bfloat16, torch.float16, torch.float32)
-_PRECISION = "rounded"  # keys are bf16(code * scale) in FlashMLA
+_PRECISION: PrecisionName = "rounded"  # keys are bf16(code * scale) in FlashMLA
 _HOPPER = (132, 9)  # multiprocessors and capability that a schedule for CPU tensors is made for
 
 
@@ -36,7 +39,7 @@ class FlashMLASchedMeta:
     num_splits: torch.Tensor | None = None
 
 
-def get_mla_metadata(*args, **kwargs):
+def get_mla_metadata(*args: Any, **kwargs: Any) -> tuple[Any, torch.Tensor | None]:
     """(FlashMLASchedMeta, None), or two tensors if called as in 2025, with cache_seqlens.
 
     2025: cache_seqlens [b] i32, num_q_tokens_per_head_k, num_heads_k, num_heads_q=None, is_fp8_kvcache=False,

@@ -14,7 +14,8 @@ Errors: InvalidArgument names the field, what it got and wants; Unsupported if n
 """
 
 from .attend import Attended, attend, merge
-from .cache import compress, copy_pages, gather, map, save_state, write_index, write_kv
+from .cache import compress, copy_pages, gather, save_state, write_index, write_kv
+from .cache import map as map
 from .index import (
     BlockSelection,
     QuantizedQuery,
@@ -26,3 +27,18 @@ from .index import (
     select,
 )
 from .linear import absorb, inverse_rope, norm, out_project, project, rope, up_project
+
+# Without `map`, which would hide Python's: smla.map exists.
+__all__ = ["Attended", "BlockSelection", "QuantizedQuery", "Selection", "absorb", "attend", "compress"]
+__all__ += [
+    "copy_pages",
+    "gather",
+    "inverse_rope",
+    "merge",
+    "norm",
+    "out_project",
+    "project",
+    "quant_index_q",
+]
+__all__ += ["rope", "save_state", "score", "score_select", "score_select_blocks", "select", "up_project"]
+__all__ += ["write_index", "write_kv"]

@@ -5,18 +5,30 @@ from typing import Any, NamedTuple
 from .. import _abi
 from .._abi import Dtype
 from .._run import StageCall
+from .._types import Array, DtypeLike, EmptyLseName, LseName, PrecisionName
+from .._units import fields_repr
 from ..cache import Cache
 from ..context import Context, Workspace
 from ..errors import invalid
-from ..tensor import Array, DtypeLike, dtype_of
+from ..tensor import dtype_of
+
+__all__ = ["Attended", "attend", "merge"]
 
 
 class Attended(NamedTuple):
-    """out: [T,H,Dv]. lse: [T,H]. max_logits: [T,H]. None where not asked for."""
+    """out: [T,H,Dv]. lse: [T,H]. max_logits: [T,H]. None where not asked for.
+
+    Example:
+        >>> smla.Attended(np.zeros((1, 16, 512), np.float32), None, None)
+        smla.Attended(out=float32 [1, 16, 512], lse=None, max_logits=None)
+    """
 
     out: Any
     lse: Any
     max_logits: Any
+
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
 
 def _value_width(values, length):
@@ -48,9 +60,9 @@ def attend(
     sink: Array | None = None,
     q_scale: float | Array | None = None,
     value_width: int | None = None,
-    precision: str = "default",
-    lse_base: str = "ln",
-    empty_lse: str = "-inf",
+    precision: PrecisionName = "default",
+    lse_base: LseName = "ln",
+    empty_lse: EmptyLseName = "-inf",
     out: Array | None = None,
     out_dtype: DtypeLike | None = None,
     lse: Array | bool | None = None,
@@ -76,6 +88,12 @@ def attend(
     array, to get them, [T,H] f32 (f64 for f64). out_positions, out_frequencies: [T] integers and [n] f64, to
     rotate the last 2n channels of out back, as smla.inverse_rope does.
     Returns an Attended.
+
+    Example:
+        >>> cache = smla.Cache(np.ones((1, 64, 64), np.float32), "row_f32", 64)  # a page of 64 tokens
+        >>> q, rows = np.ones((2, 16, 64), np.float32), np.array([[0, 1, -1], [0, 1, 2]], np.int32)
+        >>> smla.attend(q, cache, rows, softmax_scale=64**-0.5, lse=True)
+        smla.Attended(out=float32 [2, 16, 64], lse=float32 [2, 16], max_logits=None)
     """
     if q_scale is not None and dtype_of(q, "q") is not Dtype.E4M3:
         raise invalid(
@@ -92,7 +110,7 @@ def merge(
     lse: Array,
     *,
     sink: Array | None = None,
-    lse_base: str = "ln",
+    lse_base: LseName = "ln",
     out: Array | None = None,
     lse_out: Array | bool | None = None,
     context: Context | None = None,
@@ -106,5 +124,10 @@ def merge(
     partials: [n,T,H,Dv] float. lse: [n,T,H] f32 (f64 for partials of f64). sink: [H] f32 or f64. out:
     [T,H,Dv] of their type by default; f32, bf16, f16 (f64 for f64). lse_out: True, or [T,H] of lse's type, to
     get it (without the sink). Returns an Attended.
+
+    Example:
+        >>> parts, lse = np.array([1, 3], np.float32).reshape(2, 1, 1, 1), np.zeros((2, 1, 1), np.float32)
+        >>> smla.merge(parts, lse).out.item()
+        2.0
     """
     return _merge(locals())

@@ -2,11 +2,12 @@
 
 from .. import _abi
 from .._run import StageCall
+from .._types import Array, NewArray, NormName, RopeName
 from ..cache import Cache
 from ..context import Context, Workspace
 from ..errors import integer
-from ..tensor import Array
 
+__all__ = ["compress", "copy_pages", "gather", "save_state", "write_index", "write_kv"]  # and map
 _write_kv = StageCall("write_kv", _abi.WriteArgs)
 _write_index = StageCall("write_index", _abi.WriteArgs)
 _save_state = StageCall("save_state", _abi.SaveStateArgs)
@@ -36,11 +37,11 @@ def write_kv(
     tail: Array | None = None,
     norm_weight: Array | None = None,
     norm_bias: Array | None = None,
-    norm_kind: str = "rms",
+    norm_kind: NormName = "rms",
     eps: float = 0.0,
     positions: Array | None = None,
     frequencies: Array | None = None,
-    rope_style: str = "interleaved",
+    rope_style: RopeName = "interleaved",
     rope_first: int = 0,
     values: Array | None = None,
     context: Context | None = None,
@@ -57,6 +58,12 @@ def write_kv(
     any); eps: > 0. positions, frequencies: [T] integers and [n] f64: channels [rope_first, rope_first + 2n)
     of the row are rotated then, as rope does it. values: [T,Dhead + Dtail] float, optional output: the row
     as it is encoded.
+
+    Example:
+        >>> memory = np.zeros((1, 4, 2), np.float32)
+        >>> smla.write_kv(np.array([[1, 2]], np.float32), np.array([3]), smla.Cache(memory, "row_f32", 4))
+        >>> memory[0, 3].tolist()
+        [1.0, 2.0]
     """
     _write_kv(locals())
 
@@ -71,11 +78,11 @@ def write_index(
     hadamard: bool = False,
     norm_weight: Array | None = None,
     norm_bias: Array | None = None,
-    norm_kind: str = "rms",
+    norm_kind: NormName = "rms",
     eps: float = 0.0,
     positions: Array | None = None,
     frequencies: Array | None = None,
-    rope_style: str = "interleaved",
+    rope_style: RopeName = "interleaved",
     rope_first: int = 0,
     values: Array | None = None,
     context: Context | None = None,
@@ -84,6 +91,12 @@ def write_index(
 ) -> None:
     """write_kv of index keys. hadamard: rotate the row by H_D / sqrt(D) before it is encoded (`values` has it
     as it was), D a power of two.
+
+    Example:
+        >>> memory = np.zeros((1, 4, 2), np.float32)
+        >>> smla.write_index(np.array([[1, 2]], np.float32), np.array([3]), smla.Cache(memory, "row_f32", 4))
+        >>> memory[0, 3].tolist()
+        [1.0, 2.0]
     """
     _write_index(locals())
 
@@ -105,6 +118,12 @@ def save_state(
 
     kv, score: [T,W] f32, bf16, f16. ape: [ratio,W] f32, or None (V4.1). positions: [T] i32 or i64. slots: [N]
     i64 or i32, N <= T. state: smla.Cache of format state_f32, width 2 W; state_f64 also takes f64.
+
+    Example:
+        >>> state, x = smla.Cache.empty("state_f32", 1, 4, width=4), np.ones((1, 2), np.float32)
+        >>> smla.save_state(x, x, None, np.array([0]), np.array([0]), state)
+        >>> state.array.view(np.float32)[:4].tolist()
+        [1.0, 1.0, 1.0, 1.0]
     """
     _save_state(locals())
 
@@ -139,6 +158,13 @@ def compress(
     no_overlap. eps: of the RMS norm. entries: [T,D]
     f32, bf16, f16 (f64 of state_f64), optional output: the entries before encoding. latents: likewise, before
     the rotation.
+
+    Example:
+        >>> state = smla.Cache(np.ones((1, 2, 4), np.float32), "state_f32", 2)  # values, scores
+        >>> entries, zero = smla.Cache(np.zeros((1, 4, 2), np.float32), "row_f32", 4), np.zeros(1, np.int32)
+        >>> smla.compress(state, zero[None], zero, zero + 1, zero, None, np.ones(1), entries, ratio=2)
+        >>> entries.array[0, 0].tolist()
+        [1.0, 1.0]
     """
     _compress(locals())
 
@@ -156,13 +182,19 @@ def gather(
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """Copies cached rows to dense rows: request r's tokens [starts[r], starts[r] + n) go to out rows [cu[r],
     cu[r+1]).
 
     block_table: [R,MB] i32. cu: [R+1] i32. starts: [R] i32, None: 0. out: [N,D] float, dequantised; rows from
     cu[R] on stay as they are. raw (index_fp8_132): out takes the e4m3 codes and scales [N] f32 theirs.
     Returns out.
+
+    Example:
+        >>> cache = smla.Cache(np.arange(8, dtype=np.float32).reshape(2, 2, 2), "row_f32", 2)
+        >>> table, out = np.array([[1, 0]], np.int32), np.zeros((3, 2), np.float32)
+        >>> smla.gather(cache, table, np.array([0, 3], np.int32), out).tolist()
+        [[4.0, 5.0], [6.0, 7.0], [0.0, 1.0]]
     """
     _gather(locals())
     return out
@@ -182,6 +214,12 @@ def copy_pages(
     size and scale.
 
     pairs: [N,2] i32. A page that is the target of one pair and in another has undefined contents.
+
+    Example:
+        >>> cache = smla.Cache(np.arange(4, dtype=np.float32).reshape(2, 1, 2), "row_f32", 1)
+        >>> smla.copy_pages(cache, cache, np.array([[1, 0]], np.int32))
+        >>> cache.array.tolist()
+        [[[2.0, 3.0]], [[2.0, 3.0]]]
     """
     _copy_pages(locals())
 
@@ -203,7 +241,7 @@ def map(
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """rows[t,j] = block_table[request_of_token[t]][p / page_tokens] * page_rows + p % page_tokens, p =
     positions[t,j]; -1 for a position below 0 or past the table.
 
@@ -213,5 +251,10 @@ def map(
     those behind the last whole pool are listed last. rows: [T,K] i32, K = P * pool_tokens, with
     visible_tokens pool_tokens - 1 more; may be positions. Optional outputs, [T] i32: counts, of rows that are
     not -1; lengths, of columns up to the last of them. Returns rows.
+
+    Example:
+        >>> positions, table = np.array([[0, 65, -1]], np.int32), np.array([[7, 3]], np.int32)
+        >>> smla.map(positions, np.zeros(1, np.int32), table, page_tokens=64).tolist()
+        [[448, 193, -1]]
     """
     return _map(locals())

@@ -5,23 +5,40 @@ from typing import Any, NamedTuple
 from .. import _abi
 from .._outputs import rank
 from .._run import StageCall
+from .._types import Array, DtypeLike, NewArray, PrecisionName, RopeName
+from .._units import fields_repr
 from ..cache import Cache
 from ..context import Context, Workspace
 from ..errors import integer, invalid
-from ..tensor import Array, DtypeLike
+
+__all__ = ["BlockSelection", "QuantizedQuery", "Selection", "quant_index_q", "score"]
+__all__ += ["score_select", "score_select_blocks", "select"]
 
 
 class QuantizedQuery(NamedTuple):
-    """q: [T,Hi,D]. scales: [T,Hi,D/32] e8m0 of e2m1 queries, else None. w: [T,Hi], all scales folded in."""
+    """q: [T,Hi,D]. scales: [T,Hi,D/32] e8m0 of e2m1 queries, else None. w: [T,Hi], all scales folded in.
+
+    Example:
+        >>> q, w = np.ones((1, 64, 128), np.float32), np.ones((1, 64), np.float32)
+        >>> smla.quant_index_q(q, w, factor=0.01, dtype="f32")
+        smla.QuantizedQuery(q=float32 [1, 64, 128], scales=None, w=float32 [1, 64])
+    """
 
     q: Any
     scales: Any
     w: Any
 
+    def __repr__(self) -> str:
+        return fields_repr(self)
+
 
 class Selection(NamedTuple):
     """indices: [T,k] i32 ascending, then -1. counts: [T] i32. selected: [T,k] f32 scores (f64 of f64), or
     None. rows: [T,k] i32 cache rows, or None.
+
+    Example:
+        >>> smla.select(np.zeros((3, 9), np.float32), 2)
+        smla.Selection(indices=int32 [3, 2], counts=int32 [3], selected=None, rows=None)
     """
 
     indices: Any
@@ -29,10 +46,18 @@ class Selection(NamedTuple):
     selected: Any
     rows: Any
 
+    def __repr__(self) -> str:
+        return fields_repr(self)
+
 
 class BlockSelection(NamedTuple):
     """indices: [T,k] i32 ascending, then -1. counts: [T] i32. selected: [T,k] f32 scores (f64 of f64), or
     None. block_maxima: [T,NB] f32 (f64), or None. best_blocks: [T,KB] i32 ascending, then -1, or None.
+
+    Example:
+        >>> found = smla.BlockSelection(np.zeros((1, 8), np.int32), np.array([8], np.int32), None, None, None)
+        >>> found.indices.shape
+        (1, 8)
     """
 
     indices: Any
@@ -40,6 +65,9 @@ class BlockSelection(NamedTuple):
     selected: Any
     block_maxima: Any
     best_blocks: Any
+
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
 
 def _columns(keys, block_table, columns, **_):
@@ -107,7 +135,7 @@ def quant_index_q(
     amax_floor: float = 0.0,
     positions: Array | None = None,
     frequencies: Array | None = None,
-    rope_style: str = "interleaved",
+    rope_style: RopeName = "interleaved",
     rope_first: int = 0,
     rotated: Array | None = None,
     q_out: Array | None = None,
@@ -124,6 +152,11 @@ def quant_index_q(
     amax_floor: 0: 1e-4 (V4); V3.2 uses 1e-10. positions, frequencies: [T] integers and [n] f64: channels
     [rope_first, rope_first + 2n) are rotated before all that, as rope does it. rotated: [T,Hi,D] float,
     optional output: the queries after that rotation. Returns a QuantizedQuery, with w f32 (f64 for f64).
+
+    Example:
+        >>> q, w = np.ones((1, 64, 128), np.float32), np.ones((1, 64), np.float32)
+        >>> smla.quant_index_q(q, w, factor=64**-0.5 * 128**-0.5).w.shape
+        (1, 64)
     """
     return _quant_index_q(locals())
 
@@ -141,13 +174,13 @@ def score(
     q_scales: Array | None = None,
     columns: int | None = None,
     fill: bool = True,
-    precision: str = "default",
+    precision: PrecisionName = "default",
     logits: Array | None = None,
     logits_dtype: DtypeLike | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """logits[t,j] = key_scale[j] * sum_h w[t,h] * relu(q[t,h] . k[j]) for starts[t] <= j < ends[t].
 
     q: [T,Hi,D] e4m3, e2m1 (with q_scales [T,Hi,D/32] e8m0), bf16, f32, f64; not f16. w: [T,Hi] f32 (f64 for q
@@ -158,6 +191,12 @@ def score(
     columns outside the window become -inf, else they stay. precision: "exact" (the default) or "rounded",
     which allows e4m3 products to be summed with about 14 bits, as DeepGEMM does on Hopper. Returns logits
     [T,N], by default new, of logits_dtype: f32 (the default; f64 for q of f64) or bf16.
+
+    Example:
+        >>> keys = smla.Cache(np.ones((1, 64, 128), np.float32), "row_f32", 64)
+        >>> q, w = np.ones((1, 8, 128), np.float32), np.ones((1, 8), np.float32)
+        >>> smla.score(q, w, keys, np.array([2], np.int32), columns=3).tolist()
+        [[1024.0, 1024.0, -inf]]
     """
     return _score(locals())
 
@@ -191,6 +230,10 @@ def select(
     the scores too. rows: True, or an array, for the columns as rows of a cache, as smla.map finds them:
     row_table: [RC,MC] i32, request_of_token: [T] i32, page_tokens and page_rows (page_tokens) say where they
     are. Returns a Selection.
+
+    Example:
+        >>> smla.select(np.array([[1, 3, 2]], np.float32), 2).indices.tolist()
+        [[1, 2]]
     """
     return _select(locals())
 
@@ -209,7 +252,7 @@ def score_select(
     q_scales: Array | None = None,
     columns: int | None = None,
     relative: bool = False,
-    precision: str = "default",
+    precision: PrecisionName = "default",
     indices: Array | None = None,
     counts: Array | None = None,
     selected: Array | bool | None = None,
@@ -225,6 +268,12 @@ def score_select(
     a block_table.
 
     columns: an upper bound of ends. Returns a Selection.
+
+    Example:
+        >>> keys = smla.Cache(np.ones((1, 64, 128), np.float32), "row_f32", 64)
+        >>> q, w = np.ones((1, 8, 128), np.float32), np.ones((1, 8), np.float32)
+        >>> smla.score_select(q, w, keys, np.array([40], np.int32), 3).indices.tolist()
+        [[0, 1, 2]]
     """
     columns = _columns(keys, block_table, columns)
     return _score_select(locals())
@@ -265,6 +314,13 @@ def score_select_blocks(
     score of each candidate block: +inf of the newest one, -inf of those that are no candidates. best_blocks:
     True, or an array, for the `keep` best blocks by those maxima, the newest always among them: `blocks` of
     later calls. Returns a BlockSelection.
+
+    Example:
+        >>> keys = smla.Cache(np.ones((1, 64, 128), np.float32), "row_f32", 64)
+        >>> q, w = np.ones((1, 8, 128), np.float32), np.ones((1, 8), np.float32)
+        >>> blocks, ends = np.array([[1]], np.int32), np.array([64], np.int32)
+        >>> smla.score_select_blocks(q, w, keys, ends, 2, block_size=16, blocks=blocks).indices.tolist()
+        [[16, 17]]
     """
     columns = _columns(keys, block_table, columns)
     return _score_select_blocks(locals())

@@ -2,8 +2,10 @@
 
 from .. import _abi
 from .._run import StageCall
+from .._types import Array, DtypeLike, NewArray, NormName, RopeName
 from ..context import Context, Workspace
-from ..tensor import Array, DtypeLike
+
+__all__ = ["absorb", "inverse_rope", "norm", "out_project", "project", "rope", "up_project"]
 
 _norm = StageCall("norm", _abi.NormArgs, "out")
 _rope = StageCall("rope", _abi.RopeArgs, "out")
@@ -21,16 +23,20 @@ def norm(
     bias: Array | None = None,
     *,
     eps: float,
-    kind: str = "rms",
+    kind: NormName = "rms",
     out: Array | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension ("layer": of x - mean(x), plus bias).
 
     x: [T,G,D]. weight, bias: [D]. eps: > 0. out: [T,G,D], may be x, by default of x's dtype. All float, mixed
     freely. Computed in f32, in f64 if out is f64. Returns out.
+
+    Example:
+        >>> smla.norm(np.array([[[3, -3]]], np.float32), eps=1e-6).round(3).tolist()
+        [[[1.0, -1.0]]]
     """
     return _norm(locals())
 
@@ -41,20 +47,25 @@ def rope(
     positions: Array,
     frequencies: Array,
     *,
-    style: str = "interleaved",
+    style: RopeName = "interleaved",
     first: int = 0,
     inverse: bool = False,
     out: Array | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """Rotates channels [first, first + 2n) of x by positions[t] * frequencies[i].
 
     x: [T,G,D] float. positions: [T] i32 or i64. frequencies: [n] f64, radians per position of each pair.
     style: "interleaved" (pairs 2i, 2i+1) or "half" (pairs i, i+n). inverse: by the negative angle. out:
     [T,G,2n] takes the rotated channels only, [T,G,D] the whole row, of any float type; x itself: in place.
     Returns out, by default new, [T,G,D] of x's dtype.
+
+    Example:
+        >>> x, quarter = np.array([[[1, 2]]], np.float32), np.array([np.pi / 2])
+        >>> smla.rope(x, np.array([1]), quarter).round().tolist()
+        [[[-2.0, 1.0]]]
     """
     return _rope(locals())
 
@@ -65,14 +76,20 @@ def inverse_rope(
     positions: Array,
     frequencies: Array,
     *,
-    style: str = "interleaved",
+    style: RopeName = "interleaved",
     first: int = 0,
     out: Array | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
-    """rope by the negative angle, as V4 rotates the attended values back. Arguments: those of rope."""
+) -> NewArray:
+    """rope by the negative angle, as V4 rotates the attended values back. Arguments: those of rope.
+
+    Example:
+        >>> x, quarter = np.array([[[-2, 1]]], np.float32), np.array([np.pi / 2])
+        >>> smla.inverse_rope(x, np.array([1]), quarter).round().tolist()
+        [[[1.0, 2.0]]]
+    """
     return _inverse_rope(locals())
 
 
@@ -86,12 +103,16 @@ def project(
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
+) -> NewArray:
     """out[t,g,n] = sum_k x[t,g,k] * w[g,n,k].
 
     x: [T,G,K]. w: [G,N,K], any view with a unit stride in one of its last two dimensions. out: [T,G,N], by
     default of x's dtype or out_dtype. All float, mixed freely: bf16 queries over f32 weights are multiplied
     as they are, and only out is rounded. Sums in f32, in f64 if out is f64.
+
+    Example:
+        >>> smla.project(np.ones((1, 1, 3), np.float32), np.ones((1, 2, 3), np.float32)).tolist()
+        [[[3.0, 3.0]]]
     """
     return _project(locals())
 
@@ -106,8 +127,13 @@ def absorb(
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
-    """project of queries into the latent space: x [T,H,nope], w [H,latent,nope] (W_UK). See project."""
+) -> NewArray:
+    """project of queries into the latent space: x [T,H,nope], w [H,latent,nope] (W_UK). See project.
+
+    Example:
+        >>> smla.absorb(np.ones((1, 16, 128), np.float32), np.ones((16, 512, 128), np.float32)).shape
+        (1, 16, 512)
+    """
     return _absorb(locals())
 
 
@@ -121,8 +147,13 @@ def up_project(
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
-    """project of attended latents to values: x [T,H,latent], w [H,v,latent] (W_UV). See project."""
+) -> NewArray:
+    """project of attended latents to values: x [T,H,latent], w [H,v,latent] (W_UV). See project.
+
+    Example:
+        >>> smla.up_project(np.ones((1, 16, 512), np.float32), np.ones((16, 128, 512), np.float32)).shape
+        (1, 16, 128)
+    """
     return _up_project(locals())
 
 
@@ -136,6 +167,11 @@ def out_project(
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
-) -> Array:
-    """project of the heads' values to the hidden size, grouped for V4: x [T,G,K], w [G,N,K]. See project."""
+) -> NewArray:
+    """project of the heads' values to the hidden size, grouped for V4: x [T,G,K], w [G,N,K]. See project.
+
+    Example:
+        >>> smla.out_project(np.ones((1, 1, 256), np.float32), np.ones((1, 64, 256), np.float32)).shape
+        (1, 1, 64)
+    """
     return _out_project(locals())

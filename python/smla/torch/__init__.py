@@ -24,6 +24,9 @@ from ..tensor import Tensor as _Tensor
 from ._ops import DTYPES as _DTYPES
 from ._ops import OPERATORS as _OPERATORS
 
+__all__ = ["absorb", "attend", "compress", "copy_pages", "gather", "inverse_rope", "merge", "norm"]
+__all__ += ["out_project", "project", "quant_index_q", "rope", "save_state", "score", "score_select"]
+__all__ += ["score_select_blocks", "select", "up_project", "write_index", "write_kv"]
 _Stage = TypeVar("_Stage", bound=Callable[..., Any])
 
 

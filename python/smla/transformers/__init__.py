@@ -1,7 +1,8 @@
 """smla inside transformers: attention, indexer and cache of DeepSeek-V3.2, GLM-5.x and DeepSeek-V4.
 
 smla.transformers.enable(model)          # a model that is built, or
-smla.transformers.enable()               # every model that from_pretrained or from_config builds from now on
+smla.transformers.enable()               # every model that is built from now on, or, once this is imported,
+AutoModelForCausalLM.from_pretrained(folder, attn_implementation="smla")
 model.generate(...)                      # as before
 """
 
@@ -9,32 +10,38 @@ from ._versions import require
 
 require()
 
-import dataclasses  # noqa: E402
+from typing import Any, Literal  # noqa: E402
 
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel  # noqa: E402
-from transformers.monkey_patching import (  # noqa: E402
-    apply_patches,
-    get_patch_mapping,
-    register_patch_mapping,
-    unregister_patch_mapping,
-)
 
 from ..cache import FORMATS  # noqa: E402
 from ..errors import integer, one_of  # noqa: E402
 from . import _modules  # noqa: E402
 from ._cache import Cache  # noqa: E402
 from ._mask import make_mask, not_enabled, refused  # noqa: E402
-from ._modules import NAME, ORIGINALS, REPLACEMENTS, Defaults, OnSmla, Options, warn_of_rounded  # noqa: E402
+from ._modules import NAME, ORIGINALS, REPLACEMENTS, Defaults, OnSmla, Options  # noqa: E402
 
 __all__ = ["Cache", "disable", "enable", "why_not"]
 _QUERIES = {"f32": "f32", "bf16": "bf16"}
 
 
-def enable(model=None, *, kv_format=None, index_format=None, threads=0, queries=None, kv_scale=0.0):
+def enable(
+    model: Any = None,
+    *,
+    kv_format: str | None = None,
+    index_format: str | None = None,
+    threads: int = 0,
+    queries: Literal["f32", "bf16"] | None = None,
+    kv_scale: float = 0.0,
+) -> Any:
     """Runs the attention of `model` on smla, in place and with the model's weights. Returns the model.
 
-    If model is None, every model that from_pretrained or from_config builds afterwards runs on smla. A second
-    call takes the new options and renews the copies of weights.
+    If model is None, every model that is built afterwards runs on smla. A second call takes the new options
+    and renews the copies of weights.
+
+    The spelling of transformers, attn_implementation="smla" in from_pretrained, from_config or
+    model.set_attn_implementation, does the same with the options of the last enable() without a model, or the
+    default ones. It needs `import smla.transformers` before.
 
     Threads may call an enabled model at the same time, each with a separate cache. Call enable() and
     disable() only while no other thread runs the model.
@@ -57,34 +64,28 @@ def enable(model=None, *, kv_format=None, index_format=None, threads=0, queries=
         one_of("queries", queries, _QUERIES)
     options = Options(kv_format, index_format, integer("threads", threads, least=0), queries, kv_scale)
     if model is None:
-        Defaults.options = options
-        register_patch_mapping(REPLACEMENTS, overwrite=True)
-        _try_patches()
+        Defaults.options, Defaults.every_model = options, True
         return None
     found = _attentions(model)
     if not found:
         names = ", ".join(name.removesuffix("Attention") for name in REPLACEMENTS)
         raise refused("model", type(model).__name__, f"a model of transformers with attention of {names}")
-    warn_of_rounded(model)
+    _modules.warn_of_rounded(model)
     before = found[0].config._attn_implementation
     for module in found:
         if isinstance(module, OnSmla):
             before = module.__dict__["_options"].before
-        else:
-            module.__class__ = REPLACEMENTS[type(module).__name__]
-        module.__dict__["_options"] = dataclasses.replace(options, before=before)
-        module.__dict__.pop("_built", None)
+        _modules.put_on_smla(module, options, before)
     model.set_attn_implementation(NAME)
     return model
 
 
-def disable(model=None):
+def disable(model: Any = None) -> Any:
     """Undoes enable() for one model, which gets its former attention implementation back, or for models that
     are built afterwards. transformers cannot continue a cache that smla made; begin with an empty one.
     """
     if model is None:
-        held = get_patch_mapping()
-        unregister_patch_mapping([name for name, ours in REPLACEMENTS.items() if held.get(name) is ours])
+        Defaults.every_model = False
         return None
     found = [module for module in _attentions(model) if isinstance(module, OnSmla)]
     for module in found:
@@ -97,7 +98,7 @@ def disable(model=None):
     return model
 
 
-def why_not(model):
+def why_not(model: Any) -> list[str]:
     """Returns the reasons why a model's attention cannot run on smla; an empty list if it can.
 
     Warns like enable().
@@ -105,23 +106,8 @@ def why_not(model):
     found = _attentions(model)
     if not found:
         return [f"{type(model).__name__} has no attention of {', '.join(REPLACEMENTS)}"]
-    warn_of_rounded(model)
+    _modules.warn_of_rounded(model)
     return [f"layer {module.layer_idx}: {reason}" for module in found for reason in _modules.why_not(module)]
-
-
-def _try_patches():
-    """transformers before 5.23 looks into all of its modules to apply a patch, and fails where torchvision is
-    missing.
-    """
-    try:
-        with apply_patches():
-            pass
-    except ImportError as error:
-        disable()
-        raise ImportError(
-            f"smla.transformers.enable(): transformers cannot patch classes here ({error}): install what is "
-            "missing, or call enable(model) on the model once it is loaded"
-        ) from None
 
 
 def _attentions(model):

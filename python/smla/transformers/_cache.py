@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import weakref
+from typing import Any
 
 import torch
 import transformers
@@ -229,24 +230,32 @@ class Cache(transformers.Cache):
     """
 
     def __init__(
-        self, config, *, max_tokens=0, kv_format=None, index_format=None, static=False, kv_scale=0.0
-    ):
+        self,
+        config: Any,
+        *,
+        max_tokens: int = 0,
+        kv_format: str | None = None,
+        index_format: str | None = None,
+        static: bool = False,
+        kv_scale: float = 0.0,
+    ) -> None:
         if integer("max_tokens", max_tokens, least=0) == 0 and static:
             raise refused("max_tokens", max_tokens, "1 or more for a static cache")
         if kv_scale and kv_format is None:
             raise refused("kv_scale", kv_scale, "kv_format with it")
         config = config.get_text_config(decoder=True)
         options = {"kv_format": kv_format, "index_format": index_format, "kv_scale": kv_scale}
-        layers = [
+        layers: list[Any] = [
             CacheLayer(**options, max_tokens=max_tokens, static=static)
             for _ in range(config.num_hidden_layers)
         ]
         super().__init__(layers=layers)
 
     @property
-    def bytes(self):
+    def bytes(self) -> int:
         """Size of all layers' caches."""
-        return sum(layer.bytes for layer in self.layers)
+        layers: list[Any] = self.layers
+        return sum(layer.bytes for layer in layers)
 
 
 def layer_of_cache(past, index):

@@ -22,10 +22,11 @@ class NoPadding:
 
 
 def not_enabled():
-    """Returns the error for a model whose attention implementation is "smla" without enable()."""
+    """Returns the error for attention that is not on smla although its model names it."""
     return Unsupported(
-        'smla.transformers: attn_implementation="smla" does not replace the attention of a model. Call '
-        "smla.transformers.enable(model), or smla.transformers.enable() before the model is built.",
+        'smla.transformers: attn_implementation="smla" does not replace the attention of this model: either '
+        "smla has none of its kind (smla.transformers.why_not(model) tells), or its first call is compiled, "
+        "which needs smla.transformers.enable(model) before.",
         "attn_implementation",
         '"smla"',
         "smla.transformers.enable(model)",

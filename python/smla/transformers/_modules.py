@@ -1,6 +1,7 @@
 """Attention modules of transformers whose forward is a smla.Layer over the module's own weights."""
 
 import dataclasses
+import functools
 import importlib
 import threading
 import warnings
@@ -15,7 +16,7 @@ from ..errors import Error
 from ..layer import Layer
 from . import _step
 from ._cache import CacheLayer, check_layers, layer_of_cache
-from ._mask import NoPadding, refused
+from ._mask import NoPadding, not_enabled, refused
 from ._plain import WANTED, Marks, left_out
 
 NAME = "smla"  # of the attention implementation
@@ -34,9 +35,10 @@ class Options:
 
 
 class Defaults:
-    """Options of models that are built from now on."""
+    """Options of models that name the implementation, and whether all models that are built use it."""
 
     options = Options()
+    every_model = False
 
 
 _building = threading.Lock()  # held while a layer and its context are made
@@ -66,11 +68,6 @@ class OnSmla(nn.Module):
 
     shares = False  # GLM: forward also returns the selection, for layers without an indexer
     latent_norm = "q_a_layernorm"  # of V3.2 and GLM: its epsilon is the class's, whatever the config says
-
-    def __init__(self, config, layer_idx):
-        super().__init__(config, layer_idx)
-        self._options = dataclasses.replace(Defaults.options, before=config._attn_implementation or "eager")
-        config._attn_implementation = NAME
 
     def __getstate__(self):
         state = dict(self.__dict__)
@@ -177,6 +174,41 @@ class OnSmla(nn.Module):
         return f"layer {self.layer_idx} ({type(self).__bases__[-1].__name__})"
 
 
+def put_on_smla(module, options, before):
+    """Changes the class of an attention module of transformers; its weights stay. before: see Options."""
+    module.__class__ = REPLACEMENTS.get(type(module).__name__, type(module))
+    module.__dict__["_options"] = dataclasses.replace(options, before="eager" if before == NAME else before)
+    module.__dict__.pop("_built", None)
+
+
+def _watch(base):
+    """Lets modules of transformers' class change theirs where a model asks for smla by name or by enable().
+
+    transformers' attention interface passes queries, keys and values to a function, and neither hidden states
+    nor indexer, so that a registered function cannot do it. Its registry of patches fails in releases before
+    5.23 for every model where torchvision is missing.
+    """
+    init, forward = base.__init__, base.forward
+
+    @functools.wraps(init)
+    def built(self, config, *args, **kwargs):
+        init(self, config, *args, **kwargs)
+        if Defaults.every_model:
+            put_on_smla(self, Defaults.options, config._attn_implementation or "eager")
+            config._attn_implementation = NAME
+
+    @functools.wraps(forward)
+    def called(self, *args, **kwargs):
+        if self.config._attn_implementation != NAME or isinstance(self, OnSmla):
+            return forward(self, *args, **kwargs)
+        if torch.compiler.is_compiling():
+            raise not_enabled()
+        put_on_smla(self, Defaults.options, "eager")
+        return self.forward(*args, **kwargs)
+
+    base.__init__, base.forward = built, called
+
+
 def _plain_values(config):
     """What JSON can say; the rest of a config (dtypes, classes) is not for attention layers."""
     if isinstance(config, dict):
@@ -206,6 +238,8 @@ _FAMILIES = {
 REPLACEMENTS = {name: ours for name, (_, ours) in _FAMILIES.items() if ours is not None}
 ORIGINALS = {ours: base for base, ours in _FAMILIES.values() if ours is not None}
 globals().update({ours.__name__: ours for ours in ORIGINALS})  # pickled models find them by name
+for _base in ORIGINALS.values():
+    _watch(_base)
 
 
 def why_not(module):

@@ -8,6 +8,7 @@ vLLM nor PyTorch. For versions, supported features and DeepSeek-V4, see docs/pyt
 
 import logging
 
+__all__ = ["BACKEND", "NAME", "register", "registered_name"]
 BACKEND = "smla.vllm.backend.SmlaSparseBackend"
 NAME = "SMLA"
 _logger = logging.getLogger("smla.vllm")

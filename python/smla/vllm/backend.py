@@ -10,6 +10,7 @@ from . import registered_name
 from .impl import SmlaSparseImpl
 from .metadata import SmlaSparseMetadataBuilder
 
+__all__ = ["SmlaSparseBackend"]
 _RECORD_BYTES = 656  # fp8_ds_mla: 512 e4m3, 4 f32 scales, 64 bf16
 
 

@@ -13,6 +13,7 @@ from .. import Cache, stages
 from ..compat.vllm_ops.caches import paged
 from ..errors import unsupported
 
+__all__ = ["forward_mqa", "install"]
 # The classes of vLLM 0.25 to 0.33, by module.
 _CLASSES = {
     "vllm.models.deepseek_v4.nvidia.flashmla": ("DeepseekV4FlashMLAAttention",),

@@ -19,6 +19,7 @@ import torch
 from ..errors import invalid, unsupported
 from . import fused, indexer_calls
 
+__all__ = ["asked", "install", "install_model", "kernels_needed", "needed"]
 VARIABLE = "SMLA_VLLM_INDEXER"
 INDEXER = "vllm.model_executor.layers.sparse_attn_indexer"
 METADATA = "vllm.v1.attention.backends.mla.indexer"

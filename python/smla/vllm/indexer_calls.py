@@ -10,6 +10,8 @@ import torch
 
 from ..compat import deep_gemm, vllm_ops
 
+__all__ = ["Operations", "PackKernel", "fp8_fp4_mqa_logits", "fp8_fp4_paged_mqa_logits", "get_indexer_topk"]
+__all__ += ["merge_dcp_topk", "pack_seq", "persistent_topk", "select_decode_rows", "select_of_ranks"]
 Pair = tuple[torch.Tensor, torch.Tensor | None]
 
 

@@ -9,6 +9,8 @@ from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadata, Att
 from .. import Backend, Metadata, PlanGroup
 from ..context import default_context
 
+__all__ = ["SmlaSparseMetadata", "SmlaSparseMetadataBuilder"]
+
 
 @dataclass
 class SmlaSparseMetadata(AttentionMetadata):

@@ -10,3 +10,6 @@ topk and sparse_mla_sm120. docs/python/drop_in.md lists extensions and unsupport
 from . import decode, mla, sparse_mla_sm120, topk
 from .sparse_mla_sm120 import BatchSparseMLAPagedAttentionWrapper
 from .topk import TopKTieBreak, top_k, top_k_page_table_transform, top_k_ragged_transform
+
+__all__ = ["BatchSparseMLAPagedAttentionWrapper", "TopKTieBreak", "decode", "mla", "sparse_mla_sm120"]
+__all__ += ["top_k", "top_k_page_table_transform", "top_k_ragged_transform", "topk"]

@@ -5,6 +5,8 @@ from smla.compat.flashinfer._attend import Segment, attend
 from smla.compat.flashinfer._check import lengths_of, output_of, require_int, rows_of, sinks_of, tokens_of
 from smla.errors import invalid
 
+__all__ = ["BatchSparseMLAPagedAttentionWrapper"]
+
 
 class BatchSparseMLAPagedAttentionWrapper:
     """Sparse MLA over paged caches, for decode and prefill alike, on every device that smla runs on.

@@ -12,6 +12,7 @@ from smla.compat._check import require
 from smla.compat.flashinfer._check import require_int
 from smla.errors import invalid, one_of
 
+__all__ = ["TopKTieBreak", "top_k", "top_k_page_table_transform", "top_k_ragged_transform"]
 _SCORES = (torch.float32, torch.float16, torch.bfloat16)
 _INT32_MAX = 2**31 - 1
 

@@ -37,29 +37,12 @@ from .logits import (
     warmup_fp8_paged_mqa_logits_triton,
 )
 
-__all__ = [
-    "KV_SPLITS_CANDIDATES",
-    "_lse2_to_lse",
-    "build_flashinfer_mixed_sparse_indices",
-    "combine_topk_swa_indices",
-    "compute_global_topk_indices_and_lens",
-    "concat_and_cache_mla",
-    "cp_gather_and_upconvert_fp8_kv_cache",
-    "cp_gather_indexer_k_quant_cache",
-    "dequantize_and_gather_k_cache",
-    "filter_prefill_indices",
-    "fp8_mqa_logits_triton",
-    "fp8_paged_mqa_logits_triton",
-    "indexer_k_quant_and_cache",
-    "latent_cache",
-    "lse2_to_lse",
-    "quantize_and_insert_k_cache",
-    "top_k_per_row_decode",
-    "top_k_per_row_prefill",
-    "triton_bf16_mla_sparse_interface",
-    "triton_convert_req_index_to_global_index",
-    "triton_filter_and_convert_dcp_index",
-    "triton_mla_sparse_attention",
-    "warmup_fp8_mqa_logits_triton",
-    "warmup_fp8_paged_mqa_logits_triton",
-]
+__all__ = ["KV_SPLITS_CANDIDATES", "_lse2_to_lse", "build_flashinfer_mixed_sparse_indices"]
+__all__ += ["combine_topk_swa_indices", "compute_global_topk_indices_and_lens", "concat_and_cache_mla"]
+__all__ += ["cp_gather_and_upconvert_fp8_kv_cache", "cp_gather_indexer_k_quant_cache"]
+__all__ += ["dequantize_and_gather_k_cache", "filter_prefill_indices", "fp8_mqa_logits_triton"]
+__all__ += ["fp8_paged_mqa_logits_triton", "indexer_k_quant_and_cache", "latent_cache", "lse2_to_lse"]
+__all__ += ["quantize_and_insert_k_cache", "top_k_per_row_decode", "top_k_per_row_prefill"]
+__all__ += ["triton_bf16_mla_sparse_interface", "triton_convert_req_index_to_global_index"]
+__all__ += ["triton_filter_and_convert_dcp_index", "triton_mla_sparse_attention"]
+__all__ += ["warmup_fp8_mqa_logits_triton", "warmup_fp8_paged_mqa_logits_triton"]

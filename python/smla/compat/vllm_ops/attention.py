@@ -11,6 +11,7 @@ from ...cache import Cache
 from ...errors import invalid
 from .caches import PLAIN
 
+__all__ = ["KV_SPLITS_CANDIDATES", "triton_bf16_mla_sparse_interface", "triton_mla_sparse_attention"]
 KV_SPLITS_CANDIDATES = (1, 2, 4, 8, 16)
 _VALUE_WIDTH = 512
 

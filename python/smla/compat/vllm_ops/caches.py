@@ -13,6 +13,9 @@ from ...cache import Cache
 from ...errors import invalid, unsupported
 from .._check import open_cache
 
+__all__ = ["concat_and_cache_mla", "cp_gather_and_upconvert_fp8_kv_cache"]
+__all__ += ["cp_gather_indexer_k_quant_cache", "dequantize_and_gather_k_cache", "indexer_k_quant_and_cache"]
+__all__ += ["latent_cache", "quantize_and_insert_k_cache"]
 PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32", torch.float64: "row_f64"}
 _LATENT = {656: "fp8_656", 528: "fp8_528"}
 _SCALED = {576: "fp8_576", 512: "fp8_512"}

@@ -11,6 +11,7 @@ import torch
 from ...rows import Rows
 from ...stages import map
 
+__all__ = ["combined_rows", "lse_from_log2", "mixed_rows", "request_rows", "split_context"]
 _LARGEST = 2**31 - 1
 
 

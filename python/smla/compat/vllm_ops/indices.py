@@ -12,6 +12,10 @@ from ... import rows as host_rows
 from ...errors import invalid
 from . import device_rows
 
+__all__ = ["build_flashinfer_mixed_sparse_indices", "combine_topk_swa_indices"]
+__all__ += ["compute_global_topk_indices_and_lens", "filter_prefill_indices", "lse2_to_lse"]
+__all__ += ["triton_convert_req_index_to_global_index", "triton_filter_and_convert_dcp_index"]
+
 
 def rows_on(tensor: torch.Tensor):
     """The module for the tensor: smla.rows, or device_rows for those of a GPU."""

@@ -11,6 +11,8 @@ from ...cache import Cache
 from ...errors import invalid
 from .caches import index_cache
 
+__all__ = ["fp8_mqa_logits_triton", "fp8_paged_mqa_logits_triton", "top_k_per_row_decode"]
+__all__ += ["top_k_per_row_prefill", "warmup_fp8_mqa_logits_triton", "warmup_fp8_paged_mqa_logits_triton"]
 _INDEX_DIM = 128
 
 
@@ -28,8 +30,10 @@ def fp8_mqa_logits_triton(
     cu_seqlen_ke: [M] i32. Products are summed in f32 (on Hopper those of e4m3 with about 14 bits) and scaled
     last; the original rounds scaled keys to bf16 first.
     """
-    where = {"starts": cu_seqlen_ks, "columns": kv[0].shape[0], "precision": "rounded"}
-    return stages.score(q, weights, _ragged_keys(*kv), cu_seqlen_ke, **where)
+    keys, columns = _ragged_keys(*kv), kv[0].shape[0]
+    return stages.score(
+        q, weights, keys, cu_seqlen_ke, starts=cu_seqlen_ks, columns=columns, precision="rounded"
+    )
 
 
 def _ragged_keys(codes, scales):

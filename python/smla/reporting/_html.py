@@ -41,8 +41,3 @@ def folded(title, *content):
 
 def badge(good):
     return element("span", "pass" if good else "FAIL", class_="good" if good else "bad")
-
-
-def figures(drawings, columns=2):
-    svgs = (element("figure", Markup(svg)) for svg in drawings)
-    return element("div", *svgs, class_=f"figures columns-{columns}")

@@ -4,11 +4,10 @@ import datetime
 import json
 from pathlib import Path
 
-from ..errors import Unsupported
-from . import cases, plots
-from .html import Markup, badge, element, figures, folded, table, text
-from .svg import needs_matplotlib
-from .units import bytes_text, rate_text, time_text
+from .._units import bytes_text, flops_text, rate_text, time_text, tokens_text
+from . import _cases as cases
+from ._charts import Bar, chart, share, stacked
+from ._html import Markup, badge, element, folded, table
 
 _STYLE = Path(__file__).with_name("style.css")
 
@@ -27,7 +26,7 @@ def _checks(found):
 
 
 def _machine(found):
-    doctor, checks = found["doctor"], _checks(found)
+    doctor = found["doctor"]
     free = f"{bytes_text(doctor['memory_available_bytes'])} free"
     facts = {
         "Processor": f"{doctor['cpu']}, {doctor['cores']} cores that this process may use",
@@ -39,16 +38,6 @@ def _machine(found):
         "Build": f"{doctor['version']}, {doctor['build']}",
     }
     yield element("dl", *(element("dt", name) + element("dd", value) for name, value in facts.items()))
-    columns = {
-        "stage": "stage",
-        "problem": "problem",
-        "kernel": "kernel",
-        "#error": lambda check: f"{check['error']:.1e}",
-        "#limit": lambda check: f"{check['limit']:.1e}",
-        "": lambda check: badge(check["passed"]),
-    }
-    title = f"Self-test: {sum(check['passed'] for check in checks)} of {len(checks)} passed"
-    yield folded(title, table(checks, columns))
 
 
 def _others(stage):
@@ -81,57 +70,115 @@ def _choices(found):
     yield folded("Kernels of this build, best first", table(listing["kernels"], kernels))
 
 
-def _bench_table(rows):
-    def shown(key, show):
-        return lambda row: "" if row.get(key) is None else show(row[key])
+def _shown(key, show):
+    return lambda row: "" if row.get(key) is None else show(row[key])
 
+
+def _bench_table(rows):
     columns = {
         "stage": lambda row: ("· " if row.get("part") else "") + row["stage"],
         "case": "case",
         "kernel": lambda row: row.get("kernel") or "",
-        "#time": lambda row: time_text(row["ms"]),
-        "#rate": shown("gflops", rate_text),
-        "#of peak": shown("percent_of_peak", lambda value: f"{value:.0f} %"),
-        "#cache read": shown("gbytes_per_second", lambda value: f"{value:.3g} GB/s"),
-        "#error": shown("error", lambda value: f"{value:.1e}"),
+        "#median": lambda row: time_text(row["ms"]),
+        "#minimum": _shown("min_ms", time_text),
+        "#maximum": _shown("max_ms", time_text),
+        "#rate": _shown("gflops", rate_text),
+        "#of peak": _shown("percent_of_peak", lambda value: f"{value:.0f} %"),
+        "#cache read": _shown("gbytes_per_second", lambda value: f"{value:.3g} GB/s"),
+        "#error": _shown("error", lambda value: f"{value:.1e}"),
     }
     return table(rows, columns)
 
 
+def _timed(label, row, series=0):
+    """A bar for the time of a case."""
+    spread = {"low": row.get("min_ms"), "high": row.get("max_ms")}
+    tip = f"{row['stage']} {row['case']}: {time_text(row['ms'])}"
+    return Bar(label, row["ms"], time_text(row["ms"]), series=series, tip=tip, **spread)
+
+
+def _load(bench):
+    """What else the machine did while it was measured."""
+    if bench.get("busy"):
+        yield element("p", f"The machine was busy, times may be too long: {bench['busy']}.", class_="bad")
+    load = bench.get("load_average")
+    cores = (bench.get("machine") or {}).get("cores")
+    of = f" on {cores} cores" if cores else ""
+    known = "unknown" if load is None or load < 0 else f"{load:.2g}{of}"
+    yield element("p", f"Load of the machine before the run: {known}.", class_="note")
+
+
+def _rates(stage, rows, bench):
+    """Rates of a stage beside the peaks that were measured in the same run."""
+    named = (("bf16 dot products", "peak_bf16_dot_gflops"), ("f32 FMA", "peak_f32_fma_gflops"))
+    bars = [
+        Bar(
+            row["case"], row["gflops"], rate_text(row["gflops"]), tip=f"{row['case']}: {time_text(row['ms'])}"
+        )
+        for row in rows
+    ]
+    bars += [
+        Bar(f"measured peak, {name}", bench[key], rate_text(bench[key]), series=4)
+        for name, key in named
+        if bench.get(key)
+    ]
+    return chart(f"{stage}: arithmetic", "FLOP per second", bars)
+
+
+def _bandwidths(stage, rows, bench):
+    bars = [
+        Bar(row["case"], row["gbytes_per_second"], f"{row['gbytes_per_second']:.3g} GB/s") for row in rows
+    ]
+    if peak := bench.get("peak_memory_gbytes_per_second"):
+        bars.append(Bar("measured peak, memory", peak, f"{peak:.3g} GB/s", series=4))
+    return chart(
+        f"{stage}: bytes of {'weights' if 'project' in stage else 'caches'} read", "GB per second", bars
+    )
+
+
 def bench_body(bench):
-    """The part of one bench document: title, plots, the whole table."""
+    """The part of one bench document: title, charts, the whole table."""
     rows = bench["results"]
     cpu = bench.get("cpu") or "unknown machine"
-    named = (("bf16 dot", "peak_bf16_dot_gflops"), ("f32 FMA", "peak_f32_fma_gflops"))
-    peaks = {name: bench[key] for name, key in named if bench.get(key)}
     yield element("h3", bench.get("context") or "Stages") + element(
         "p", f"{cpu}; {bench.get('method') or 'times as given'}."
     )
+    yield from _load(bench)
+    if steps := cases.steps(rows):
+        lines = [(case, time_text(row["ms"]), stages) for case, (row, stages) in steps.items()]
+        yield element("h4", "A decode step of one layer")
+        yield chart("Time of a step", "milliseconds", [_timed(case, row) for case, (row, _) in steps.items()])
+        yield stacked(
+            "Stages of a step", "share of the step's time; other: small stages, and between stages", lines
+        )
+    drawings = []
+    for letter, axis in cases.AXES.items():
+        for stage, lines in cases.curves(rows, letter).items():
+            bars = [
+                _timed(f"{rest}, {letter} {tokens_text(size)}", row, series)
+                for series, (rest, points) in enumerate(lines.items())
+                for size, row in points
+            ]
+            drawings.append(chart(f"{stage}: time against {axis}", "milliseconds", bars))
+    if drawings:
+        yield element("h4", "Time against context and batch") + _figures(drawings)
     staged = {}
     for row in rows:
         if not row.get("part") and row.get("gflops") and row.get("gbytes_per_second"):
             staged.setdefault(row["stage"], []).append(row)
     if staged:
-        yield element("h4", "Rooflines")
-        yield element(
-            "p",
-            "Arithmetic rate against arithmetic per byte of cache. Lines: peaks of arithmetic (across) and "
-            "of memory (rising), measured in the same run. Rows that a call reads again, or that a "
-            "processor's caches hold, may lie above the rising line.",
-            class_="note",
+        note = (
+            "Peaks are measured in the same run. A call may exceed the peak of arithmetic with a faster unit "
+            "of the processor, and that of memory where caches of the processor hold what it reads."
         )
-        memory = bench.get("peak_memory_gbytes_per_second")
-        yield figures(plots.roofline(stage, points, peaks, memory) for stage, points in staged.items())
-    drawings = []
-    for letter, axis in cases.AXES.items():
-        for stage, lines in cases.curves(rows, letter).items():
-            for title, own in cases.panels(lines).items():
-                drawings.append(plots.times(f"{stage} {title}".strip(), own, axis))
-    if drawings:
-        yield element("h4", "Time against context and batch") + figures(drawings)
-    if steps := cases.steps(rows):
-        yield element("h4", "Inside a decode step") + figures([plots.steps(steps)], columns=1)
+        pairs = ((_rates(*each, bench), _bandwidths(*each, bench)) for each in staged.items())
+        yield element("h4", "Rates") + element("p", note, class_="note")
+        yield _figures([drawing for pair in pairs for drawing in pair])
     yield folded(f"All {len(rows)} times", _bench_table(rows))
+
+
+def _figures(drawings):
+    return element("div", *drawings, class_="figures")
 
 
 def _speed(found):
@@ -142,17 +189,17 @@ def _speed(found):
 def _beside(found):
     for peer in found["peers"]:
         for bench in found["bench"]:
-            if pairs := cases.pairs(bench["results"], peer["results"]):
-                yield element(
-                    "p", f"{len(pairs)} cases that both have; smla as {bench.get('context') or 'measured'}."
-                )
-                yield figures([plots.paired(peer["name"], pairs)], columns=1)
-
-
-def _share_bar(share):
-    width = min(max(share, 0), 1) * 100
-    bar = element("span", class_="bar" if share <= 1 else "bar over", style=f"width: {width:.0f}%")
-    return element("span", bar, class_="track") + text(f" {share:.2f}")
+            pairs = cases.pairs(bench["results"], peer["results"])
+            bars = []
+            for stage, case, ours, theirs in pairs:
+                for series, name, ms in ((0, "smla", ours), (1, peer["name"], theirs)):
+                    note = f"{time_text(ms)}, {ms / ours:.3g}x" if series else time_text(ms)
+                    bars.append(Bar(f"{stage} {case}, {name}", ms / ours, note, series=series))
+            if bars:
+                about = f"Cases that both have: {len(pairs)}; smla as {bench.get('context') or 'measured'}."
+                legend = ((0, "smla"), (1, peer["name"]))
+                yield element("p", about)
+                yield chart(f"smla and {peer['name']}", "time relative to smla", bars, legend=legend)
 
 
 def _golden_rows(combinations):
@@ -171,27 +218,33 @@ def _golden_rows(combinations):
 _GOLDEN = {
     "KV format / index format": 0,
     "#runs": 1,
-    "worst error, as a share of the tolerance": lambda row: _share_bar(row[2]),
+    "worst error, as a share of the tolerance": lambda row: share(row[2]),
 }
 _PROBLEMS = {
     "stage": "stage",
     "engine": "engine",
     "kernel": "kernel",
     "#problems": "problems",
-    "worst error, as a share of its limit": lambda row: (
-        "" if row.get("worst_share_of_limit") is None else _share_bar(row["worst_share_of_limit"])
-    ),
+    "worst error, as a share of its limit": _shown("worst_share_of_limit", share),
     "": lambda row: badge(row.get("pass", True)),
 }
 
 
+_SELF_TEST = {
+    "stage": "stage",
+    "problem": "problem",
+    "kernel": "kernel",
+    "#error": lambda check: f"{check['error']:.1e}",
+    "#limit": lambda check: f"{check['limit']:.1e}",
+    "error as a share of its limit": lambda check: share(check["error"], check["limit"] or 1),
+    "": lambda check: badge(check["passed"]),
+}
+
+
 def _accuracy(found):
-    checks = [
-        (f"{each['stage']}: {each['problem']}", each["error"], each["limit"]) for each in _checks(found)
-    ]
-    yield figures([plots.accuracy(checks)], columns=1)
-    if exact := [label for label, error, _ in checks if error == 0]:
-        yield element("p", "Without any error: " + "; ".join(exact) + ".", class_="note")
+    checks = _checks(found)
+    passed = f"{sum(check['passed'] for check in checks)} of {len(checks)} passed"
+    yield element("h3", f"Self-test against double precision: {passed}") + table(checks, _SELF_TEST)
     for document in found["verify"]:
         if combinations := document.get("combinations"):
             yield element("h3", "Golden files by cache format") + table(_golden_rows(combinations), _GOLDEN)
@@ -204,39 +257,44 @@ def _accuracy(found):
 
 def _capacity(found):
     known = found["capacity"]
-    yield element(
-        "p", f"{known['note']}. Caches in pages; requests that fit into {known['memory_gib']:.4g} GiB."
-    )
-    drawings = []
-    for key, title, show in plots.CAPACITY:
-        lines = {
-            label: [(row["context"], row[key]) for row in rows if row[key]]
-            for label, rows in known["lines"].items()
-        }
-        lines = {label: points for label, points in lines.items() if points}
-        if len(set(map(tuple, lines.values()))) == 1:  # formats differ in bytes, not in arithmetic
-            lines = {"any format": next(iter(lines.values()))}
-        if lines:
-            drawings.append(plots.capacity(title, lines, show))
-    yield figures(drawings)
+    memory = known["memory_gib"] * (1 << 30)
+    about = f"{known['model_type']}, {known['layers']} layers. Caches in pages"
+    yield element("p", f"{about}; requests that fit into {known['memory_gib']:.4g} GiB, without weights.")
+    columns = {
+        "#context (tokens)": lambda row: tokens_text(row["context"]),
+        "#cache of a request": lambda row: bytes_text(row["bytes"]),
+        "share of the memory": lambda row: share(row["bytes"], memory),
+        "#requests that fit": "fit",
+        "#arithmetic of a token, all layers": lambda row: flops_text(row["flops"]),
+    }
+    for formats, rows in known["lines"].items():
+        yield element("h3", formats) + table(rows, columns)
 
 
 def _tiles(found):
-    doctor, best = found["doctor"], None
+    doctor = found["doctor"]
+    chosen = found.get("capacity") or {}
+    kind, layers = chosen.get("model_type"), chosen.get("layers")
     for bench in found["bench"]:
-        rows = [row for row in bench["results"] if row.get("percent_of_peak") and not row.get("part")]
-        best = max([best, *rows], key=lambda row: row["percent_of_peak"] if row else 0)
+        if row := cases.tokens_per_second(bench, kind, layers):
+            what = f"attention of all {row['layers']} layers, {tokens_text(row['context'])} context"
+            what += (
+                f", {row['tokens']} token{'s' * (row['tokens'] > 1)} per step; other parts are not measured"
+            )
+            yield f"Tokens per second, {row['model']}", f"{row['tokens_per_second']:.3g}", what
+            break
+    else:
+        held = [row["model"] for bench in found["bench"] for row in bench.get("models") or ()]
+        if kind and held:
+            yield "Tokens per second", "not measured", f"bench has {', '.join(held)}"
+    for bench in found["bench"]:
+        for case, (row, _) in list(cases.steps(bench["results"]).items())[:1]:
+            yield "Decode step of one layer", time_text(row["ms"]), case
     checks = _checks(found)
     devices = doctor["gpu"].get("devices")
     yield "Runs on", devices[0]["name"] if devices else doctor["cpu"], doctor["context"]
     passed = f"{sum(check['passed'] for check in checks)} / {len(checks)}"
     yield "Self-test", passed, "checks against double precision"
-    if best:
-        what = f"of the measured peak: {best['stage']} {best['case']}"
-        yield "Best rate", f"{best['percent_of_peak']:.0f} %", what
-    steps = [row for bench in found["bench"] for row in bench["results"] if row["stage"] == "decode"]
-    if steps:
-        yield "Decode step", time_text(steps[0]["ms"]), steps[0]["case"]
 
 
 _SECTIONS = (
@@ -265,12 +323,8 @@ def _document(title, *content):
 
 
 def bench_page(bench):
-    """A page of one bench document alone; without matplotlib its table."""
-    try:
-        needs_matplotlib()
-        body = element("section", *bench_body(bench))
-    except Unsupported:
-        body = _bench_table(bench["results"]) if bench.get("results") else ""
+    """A page of one bench document alone."""
+    body = element("section", *bench_body(bench)) if bench.get("results") else ""
     return _document("smla bench", element("main", body))
 
 

@@ -27,40 +27,55 @@ def size(case, letter):
 
 
 def curves(rows, letter):
-    """{stage: {rest of the case: [(size, ms)]}} of rows that differ in one size alone."""
+    """{stage: {rest of the case: [(size, row)]}} of rows that differ in one size alone."""
     found = {}
     for row in rows:
         if not row.get("part") and (place := size(row["case"], letter)):
             points = found.setdefault(row["stage"], {}).setdefault(place[1] or row["stage"], {})
-            points[place[0]] = row["ms"]
+            points[place[0]] = row
     kept = {
-        stage: {rest: sorted(points.items()) for rest, points in lines.items() if len(points) > 1}
+        stage: {
+            rest: sorted(points.items(), key=lambda point: point[0])
+            for rest, points in lines.items()
+            if len(points) > 1
+        }
         for stage, lines in found.items()
     }
     return {stage: lines for stage, lines in kept.items() if lines}
 
 
-def panels(lines):
-    """Curves of a stage by the last word of their case, the record format: {format: {rest: points}}."""
-    split = {}
-    for rest, points in lines.items():
-        words = rest.split()
-        model = words[0] if len(words) > 2 and not re.fullmatch(r"[THKN]\d+", words[0]) else ""
-        title = " ".join(filter(None, [model, words[-1] if len(words) > 1 else ""]))
-        label = " ".join(words[bool(model) : -1]) or rest
-        split.setdefault(title, {})[label] = points
-    return split
-
-
 def steps(rows):
-    """Returns {case of a decode step: (ms of the step, {stage: ms})}. Ignores the row "sum", their total."""
+    """{case of a decode step: (row of the step, {stage: ms})}. Stages add up to the step: those below 4 %,
+    and what passes between stages, are "other". The row "sum" is the total of stages, and none itself.
+    """
     found = {}
     for row in rows:
-        if row.get("part") and row["stage"] != "sum":
-            stages = found.setdefault(row["case"], {})
-            stages[row["stage"]] = stages.get(row["stage"], 0) + row["ms"]
-    whole = {row["case"]: row["ms"] for row in rows if row["stage"] == "decode" and not row.get("part")}
-    return {case: (whole.get(case) or sum(stages.values()), stages) for case, stages in found.items()}
+        if row["stage"] == "decode" and not row.get("part"):
+            found[row["case"]] = row, {}
+    for row in rows:
+        if row.get("part") and row["stage"] != "sum" and row["case"] in found:
+            whole, stages = found[row["case"]]
+            if row["ms"] >= 0.04 * whole["ms"]:
+                stages[row["stage"]] = stages.get(row["stage"], 0) + row["ms"]
+    for whole, stages in found.values():
+        if (other := whole["ms"] - sum(stages.values())) > 0:
+            stages["other"] = other
+    return found
+
+
+def tokens_per_second(bench, model_type, layers):
+    """What `smla bench` computed for all layers of a model: its row, with "tokens_per_second", or None.
+
+    model_type, layers: of the chosen model. Without one, the first model counts.
+    """
+
+    def plain(name):
+        return re.sub(r"[^a-z0-9]", "", str(name).lower())
+
+    for row in bench.get("models") or ():
+        if not model_type or (plain(row["model"]).startswith(plain(model_type)) and row["layers"] == layers):
+            return {**row, "tokens_per_second": 1000 * row["tokens"] / row["ms"]}
+    return None
 
 
 def pairs(rows, peer_rows):

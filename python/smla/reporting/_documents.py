@@ -83,12 +83,14 @@ def read(source):
 _TIME = {"stage": "a text", "case": "a text", "ms": "a positive number"}
 _FIGURES = {
     **dict.fromkeys(("gflops", "gbytes_per_second", "percent_of_peak"), "a positive number?"),
+    **dict.fromkeys(("min_ms", "max_ms"), "a positive number?"),
     **{"kernel": "a text?", "error": "a number?", "part": "true or false?"},
 }
 _BENCH = {
     "results": "a list",
     "machine": "an object?",
-    **dict.fromkeys(("cpu", "context", "method"), "a text?"),
+    **dict.fromkeys(("cpu", "context", "method", "busy"), "a text?"),
+    **{"models": "a list?", "load_average": "a number?"},
     **dict.fromkeys(("peak_bf16_dot_gflops", "peak_f32_fma_gflops"), "a positive number?"),
     "peak_memory_gbytes_per_second": "a positive number?",
 }
@@ -112,7 +114,11 @@ def _timed(source, members, figures):
 
 def bench(source):
     """A document of `smla bench --json`."""
-    return _timed(source, _BENCH, _FIGURES)
+    document = _timed(source, _BENCH, _FIGURES)
+    for number, row in enumerate(document.get("models") or ()):
+        numbers = dict.fromkeys(("layers", "tokens", "context", "ms"), "a positive number")
+        _check(f"{name_of(source)}: models[{number}]", row, {"model": "a text", **numbers})
+    return document
 
 
 def peers(source):

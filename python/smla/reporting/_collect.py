@@ -6,7 +6,8 @@ from pathlib import Path
 
 from .. import tools
 from ..errors import DataError, InvalidArgument, invalid
-from . import cases, documents
+from . import _cases as cases
+from . import _documents as documents
 
 CONTEXTS = tuple(1 << power for power in range(12, 21))
 
@@ -20,8 +21,8 @@ def _sources(field, value):
 
 
 def _capacity(model, memory, tell):
-    """{cache formats: [{context, bytes, fit, flops}]} of a model, and what was said of its layers."""
-    lines, note, kind = {}, "", ""
+    """{cache formats: [{context, bytes, fit, flops}]} of a model, its type and number of layers."""
+    lines, kind, layers = {}, "", 0
     choices = ({}, {"kv_format": "bf16", "index_format": "bf16"})
     for number, formats in enumerate(choices):
         rows = []
@@ -43,11 +44,11 @@ def _capacity(model, memory, tell):
                 }
             )
             kind = answer["model_type"]
-            note = f"{kind}, {totals['layers']} layers"
+            layers = totals["layers"]
             used = dict.fromkeys(cache["format"] for cache in answer["caches"])
         if rows:
             lines[" + ".join(used)] = rows
-    return {"lines": lines, "note": note, "model_type": kind, "memory_gib": memory}
+    return {"lines": lines, "layers": layers, "model_type": kind, "memory_gib": memory}
 
 
 def _peers(path, benches):
