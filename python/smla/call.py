@@ -1,17 +1,23 @@
 """Prepared calls: planned once, then run with other addresses (smla/prepared_call.h)."""
 
+from __future__ import annotations
+
 import ctypes as c
 import functools
 import inspect
 import struct
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ._handles import Handle
 from ._library import check, lib
 from ._run import instead_of
 from .cache import Cache
-from .context import without_memory
+from .context import Workspace, without_memory
 from .errors import InvalidArgument, invalid
 from .tensor import owner_of, stream_of_call
+
+__all__ = ["Call"]
 
 
 class Call(Handle):
@@ -35,9 +41,15 @@ class Call(Handle):
     >>> step(q.data_ptr(), out.data_ptr())
     """
 
+    moving: tuple[str, ...]
+    bytes: int
     _instead = "prepare it again"
 
-    def __init__(self, function, moving, /, *arguments, **keywords):
+    def __init__(
+        self, function: Callable[..., Any], moving: Iterable[str], /, *arguments: Any, **keywords: Any
+    ) -> None:
+        moving = tuple(moving)
+
         def create(stage, args, context, values):
             given = inspect.signature(function).bind(*arguments, **keywords).arguments
             for name in stage.outputs.names:
@@ -62,7 +74,9 @@ class Call(Handle):
         self._like, self._pack = without_memory(like), struct.Struct(f"={len(moving)}Q").pack
         return self
 
-    def __call__(self, *addresses, workspace=None, stream=None):
+    def __call__(
+        self, *addresses: int, workspace: Workspace | None = None, stream: int | None = None
+    ) -> None:
         context = self._context
         if stream is not None or context.device[0]:
             stream = stream_of_call(stream, context.device, self._like)

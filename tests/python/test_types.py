@@ -87,7 +87,7 @@ def test_pyright_on_a_program(python):
 
 
 def test_pyright_knows_every_type(python):
-    """Of what `__all__` of the public modules names, and of the members of those classes."""
+    """Covers what `__all__` of the public modules names, and the members of those classes."""
     symbols = pyright("--pythonpath", python, "--verifytypes", "smla", "--ignoreexternal")["typeCompleteness"]
     public = {f"smla.{name}.{each}" if name else f"smla.{each}" for name, each in public_names()}
     named = {each["name"]: each for each in symbols["symbols"]}
