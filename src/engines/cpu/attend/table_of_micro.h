@@ -17,13 +17,6 @@ void narrow_row(const float* row, int n, smla_dtype dtype, char* out) {
     }
 }
 
-template <class Isa>
-void transpose_words(const uint32_t* words, int stride, int steps, uint32_t* out, int64_t out_stride) {
-    for (int step = 0; step < steps; ++step)
-        for (int lane = 0; lane < Isa::lanes; ++lane)
-            out[step * out_stride + lane] = words[int64_t(lane) * stride + step];
-}
-
 template <class Isa, int V, int N>
 constexpr void set_score(Micro& micro) {
     static_assert(Isa::block.usual % N == 0 && Isa::block.last % N == 0 && Isa::block.part % N == 0);
@@ -52,7 +45,7 @@ constexpr Micro micro_of(Decoder (*decoder)(smla_format, int)) {
     micro.values = value_tile<Isa>;
     micro.finish = finish_head<Isa>;
     micro.narrow = narrow_row<Isa>;
-    micro.transpose = transpose_words<Isa>;
+    micro.transpose = lanes::transpose<Isa>;
     micro.decoder = decoder;
     return micro;
 }
