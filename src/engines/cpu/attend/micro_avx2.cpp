@@ -11,10 +11,7 @@ namespace {
 using Avx2F32 = AttendLanes<lanes::Avx2, 2, 6>;
 
 constexpr Micro make() {
-    Micro micro = micro_of<Avx2F32>(DecodeF32<Avx2F32>::decoder);
-    micro.group_vectors = 2;
-    set_score<Avx2F32, 1, 12>(micro);
-    set_score<Avx2F32, 2, 6>(micro);
+    Micro micro = micro_of<Avx2F32, 12, 6>(DecodeF32<Avx2F32>::decoder);
     set_score_few<Avx2F32, 12, 4>(micro);
     return micro;
 }

@@ -10,12 +10,7 @@ namespace {
 using Avx512F32 = AttendLanes<lanes::Avx512, 4, 6>;
 
 constexpr Micro make() {
-    Micro micro = micro_of<Avx512F32>(DecodeF32<Avx512F32>::decoder);
-    micro.group_vectors = 4;
-    set_score<Avx512F32, 1, 16>(micro);
-    set_score<Avx512F32, 2, 12>(micro);
-    set_score<Avx512F32, 3, 8>(micro);
-    set_score<Avx512F32, 4, 6>(micro);
+    Micro micro = micro_of<Avx512F32, 16, 12, 8, 6>(DecodeF32<Avx512F32>::decoder);
     set_score_few<Avx512F32, 16, 4>(micro);
     return micro;
 }

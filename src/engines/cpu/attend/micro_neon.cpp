@@ -7,21 +7,10 @@ namespace smla::cpu_attend {
 
 namespace {
 
-// 4 vectors x 6 are 24 of 32 registers
 using NeonF32 = AttendLanes<lanes::Neon, 4, 6>;
-
-constexpr Micro make() {
-    Micro micro = micro_of<NeonF32>(DecodeF32<NeonF32>::decoder);
-    micro.group_vectors = 4;
-    set_score<NeonF32, 1, 16>(micro);
-    set_score<NeonF32, 2, 12>(micro);
-    set_score<NeonF32, 3, 8>(micro);
-    set_score<NeonF32, 4, 6>(micro);
-    return micro;
-}
 
 }  // namespace
 
-constexpr Micro kNeonF32 = make();
+constexpr Micro kNeonF32 = micro_of<NeonF32, 16, 12, 8, 6>(DecodeF32<NeonF32>::decoder);
 
 }  // namespace smla::cpu_attend

@@ -31,11 +31,6 @@ SMLA_INLINE void fetch(Prefetch& prefetch, int lines) {
     }
 }
 
-template <class Isa>
-void fetch_lines(Prefetch& prefetch, int lines) {
-    fetch<Isa>(prefetch, lines);
-}
-
 // V vectors of heads x N keys in registers; each step loads V vectors of q and broadcasts N key words. With
 // few heads a head has two lanes: even and odd steps, whose sums are added at the end.
 template <class Isa, int V, int N, int LanesPerHead>

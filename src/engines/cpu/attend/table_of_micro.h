@@ -3,6 +3,8 @@
 
 #include "engines/cpu/attend/softmax.h"
 
+#include <utility>
+
 namespace smla::cpu_attend {
 
 // One row of f32 into the output type; n is a multiple of Isa::lanes.
@@ -32,15 +34,19 @@ constexpr void set_score_few(Micro& micro) {
     micro.key_padding_few = Padding;
 }
 
-template <class Isa>
+// KeyTiles: keys that the score kernels multiply at once, for one vector of heads, for two, ...
+template <class Isa, int... KeyTiles>
 constexpr Micro micro_of(Decoder (*decoder)(smla_format, int)) {
     Micro micro{};
+    micro.group_vectors = sizeof...(KeyTiles);
+    [&]<int... V>(std::integer_sequence<int, V...>) { (set_score<Isa, V + 1, KeyTiles>(micro), ...); }
+    (std::make_integer_sequence<int, sizeof...(KeyTiles)>());
     micro.lanes = Isa::lanes;
     micro.values_per_word = Isa::values_per_word;
     micro.value_tile = Isa::value_vectors * Isa::lanes;
     micro.row_words = Isa::row_words;
     micro.block = Isa::block;
-    micro.fetch = fetch_lines<Isa>;
+    micro.fetch = fetch<Isa>;
     micro.softmax = softmax_block<Isa>;
     micro.values = value_tile<Isa>;
     micro.finish = finish_head<Isa>;

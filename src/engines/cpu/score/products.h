@@ -15,7 +15,8 @@ namespace {
 template <class Lanes, int... Keys>
 struct ScoreLanes : Lanes {
     using typename Lanes::Vec;
-    static constexpr int keys[] = {Keys...}, max_groups = sizeof...(Keys), block = max_groups * Lanes::lanes;
+    static constexpr int max_groups = sizeof...(Keys), block = max_groups * Lanes::lanes;
+    static constexpr int keys[max_groups] = {Keys...};
     static_assert(((kScoreTile % Keys == 0 && Keys <= kScoreKeys) && ...));
 
     // Adds the relu'd and weighted products of some heads to a key's sums, one in each lane.
@@ -172,6 +173,7 @@ constexpr ScoreKernel score_kernel(const char* name, smla_isa isa) {
             .lanes = Isa::lanes,
             .block = Isa::block,
             .bf16_operands = Isa::values_per_word == 2,
+            .keys = Isa::keys[0],  // the most: fewer vectors of heads leave room for more keys
             .decode = decode_f32<Isa>,
             .transpose = lanes::transpose<Isa>,
             .score = score_tile<Isa>};
