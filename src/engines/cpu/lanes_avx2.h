@@ -106,6 +106,7 @@ struct Avx2 {
     static SMLA_INLINE Ints iota(int32_t first) {
         return _mm256_add_epi32(_mm256_set1_epi32(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     }
+    static SMLA_INLINE Ints add(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
     // Adds 1 to the lanes that are set.
     static SMLA_INLINE Ints count(Ints counts, Mask m) { return _mm256_sub_epi32(counts, m); }
     // rank_key of select

@@ -87,6 +87,7 @@ struct Avx512 {
         return _mm512_add_epi32(_mm512_set1_epi32(first),
                                 _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
     }
+    static SMLA_INLINE Ints add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
     // Adds 1 to the lanes that are set.
     static SMLA_INLINE Ints count(Ints counts, Mask m) {
         return _mm512_mask_sub_epi32(counts, m, counts, _mm512_set1_epi32(-1));

@@ -64,8 +64,8 @@ int64_t count_keys(const int32_t* keys, int64_t n, int32_t least) {
         for (int v = 0; v < 4; ++v)
             below[v] = Isa::count(below[v], Isa::above(bound, Isa::load(keys + i + v * Isa::lanes)));
     }
-    int32_t lanes[4 * Isa::lanes];
-    for (int v = 0; v < 4; ++v) Isa::store(lanes + v * Isa::lanes, below[v]);
+    int32_t lanes[Isa::lanes];
+    Isa::store(lanes, Isa::add(Isa::add(below[0], below[1]), Isa::add(below[2], below[3])));
     int64_t count = i;
     for (const int32_t each : lanes) count -= each;
     for (; i < n; ++i) count += keys[i] >= least;
