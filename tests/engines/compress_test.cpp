@@ -1,6 +1,7 @@
 // compress spreads the channels of a token over threads where fewer tokens than threads close a group.
 #include "engines/context.h"
 #include "engines/run.h"
+#include "kit/context_args.h"
 
 #include <gtest/gtest.h>
 
@@ -52,14 +53,10 @@ struct Compression {
         args.frequencies = make_tensor(frequencies.data(), SMLA_F64, {3});
         args.entries = make_tensor(entries.data(), SMLA_F32, {tokens, width});
     }
-    void run(int32_t threads, bool batch_invariant) {
+    void run(int32_t threads, bool batch_invariant, smla_engine engine = SMLA_ENGINE_CPU) {
         std::fill(cache.begin(), cache.end(), NAN);
         std::fill(entries.begin(), entries.end(), NAN);
-        smla_context_args with{};
-        with.struct_size = sizeof with;
-        with.version = SMLA_VERSION;
-        with.engine = SMLA_ENGINE_CPU;
-        with.threads = threads;
+        smla_context_args with = kit::context_args(engine, threads);
         with.batch_invariant = batch_invariant;
         Context context(with);
         OwnedWorkspace owned(context);
@@ -98,6 +95,23 @@ TEST(CompressOnThreads, ATokensBitsDependNeitherOnThreadsNorOnOtherTokens) {
                     EXPECT_TRUE(same_bits(batch.entry(2), batch.entry(0)));
                 }
         }
+}
+
+// The vector kernels support every multiple of eight channels. The bound is that of SoftPool, for values
+// below the largest one.
+TEST(CompressOnThreads, AnyNumberOfVectorsMatchesTheReference) {
+    for (const int32_t width : {8, 24, 40, 520}) {
+        Compression vectors(4, width, {127, 255}), loops(4, width, {127, 255});
+        Context context(kit::context_args(SMLA_ENGINE_CPU));
+        for (const Verdict& verdict : explain_stage<Stage::compress>(vectors.args, context.env({})))
+            EXPECT_EQ(verdict.refusal.find("channels"), std::string::npos) << verdict.refusal;
+        vectors.run(2, false);
+        loops.run(1, false, SMLA_ENGINE_REFERENCE);
+        float largest = 0;
+        for (const float value : vectors.state) largest = std::max(largest, std::fabs(value));
+        for (size_t i = 0; i < loops.entries.size(); ++i)
+            EXPECT_NEAR(vectors.entries[i], loops.entries[i], 0x1p-20f * largest) << "width " << width;
+    }
 }
 
 // A window without rows: the mean is 0, however it is cut.

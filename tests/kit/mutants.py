@@ -79,7 +79,7 @@ MUTANTS = [
     ),
     Mutant(
         "zeros and NaN take the way of normal codes",
-        "src/engines/cpu/e4m3_avx512.h",
+        "src/engines/cpu/lanes_avx512_bf16.h",
         "_mm512_set1_epi8(0x70));",
         "_mm512_set1_epi8(0x78));",
         "test_attend *",
@@ -127,24 +127,24 @@ MUTANTS = [
         "test_index Score.InfiniteKeys*",
     ),
     Mutant(
-        "relu on tiles hides a NaN",
-        "src/engines/cpu/score/score_amx.cpp",
-        "_mm512_max_ps(_mm512_setzero_ps(), _mm512_load_ps(dots))",
-        "_mm512_max_ps(_mm512_load_ps(dots), _mm512_setzero_ps())",
+        "relu hides a NaN",
+        "src/engines/cpu/lanes_avx512.h",
+        "static SMLA_INLINE Vec relu(Vec v) { return max(zero(), v); }",
+        "static SMLA_INLINE Vec relu(Vec v) { return max(v, zero()); }",
         "test_index Score.Nan*",
     ),
     Mutant(
         "the last row of a share is not decoded",
         "src/engines/cpu/score/score_amx.cpp",
-        "decode(ahead_.kind, ahead_.rows + row_, end - row_, ahead_.width",
-        "decode(ahead_.kind, ahead_.rows + row_, end - row_ - 1, ahead_.width",
+        "decode_pairs(ahead_.kind, ahead_.rows + row_, end - row_, ahead_.width",
+        "decode_pairs(ahead_.kind, ahead_.rows + row_, end - row_ - 1, ahead_.width",
         "test_index ScoreAmx.*",
     ),
     Mutant(
         "codes that are no normal numbers are looked for in half of a row",
         "src/engines/cpu/score/score_amx.cpp",
-        "if (!avx512::normal_e4m3(first, second))",
-        "if (!avx512::normal_e4m3(first))",
+        "if ((lanes::other_e4m3(first) | lanes::other_e4m3(second)) != 0)",
+        "if (lanes::other_e4m3(first) != 0)",
         "test_index *",
     ),
     Mutant(
@@ -178,8 +178,8 @@ MUTANTS = [
     Mutant(
         "words past the width are not zeros",
         "src/engines/cpu/score/decode_avx512_bf16.h",
-        "_mm512_maskz_loadu_epi16(mask, rows[j].values + 2 * d)",
-        "_mm512_maskz_loadu_epi16(~__mmask32(0) + 0 * mask, rows[j].values + 2 * d)",
+        "_mm512_maskz_loadu_epi16(mask, row.values + 2 * d)",
+        "_mm512_maskz_loadu_epi16(~__mmask32(0) + 0 * mask, row.values + 2 * d)",
         "test_index ScoreAmx.Widths*",
     ),
     Mutant(
@@ -574,6 +574,13 @@ MUTANTS = [
         "src/engines/cpu/compress/run.cpp",
         "cut_at(cut), cut_at(cut + 1), scratch_",
         "cut_at(cut), cut_at(cut + 1) - kChannels, scratch_",
+        "test_engines CompressOnThreads.*",
+    ),
+    Mutant(
+        "only widths of sixteen channels are pooled by vectors",
+        "src/engines/cpu/compress/pool.h",
+        "constexpr int64_t kChannels = 8;",
+        "constexpr int64_t kChannels = 16;",
         "test_engines CompressOnThreads.*",
     ),
     Mutant(

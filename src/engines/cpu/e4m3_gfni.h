@@ -1,10 +1,11 @@
 // Converts e4m3 codes of normal numbers to bf16 by affine maps of their bits, for files compiled with GFNI,
-// which every processor with tiles has. 64 codes take 5 operations on vectors, by shifts 8 (e4m3_avx512.h).
+// which every processor with tiles has. 64 codes take 5 operations on vectors, by shifts 8
+// (lanes_avx512_bf16.h).
 #pragma once
 
-#include "engines/cpu/e4m3_avx512.h"
+#include "engines/cpu/lanes_avx512.h"
 
-namespace smla::avx512 {
+namespace smla::lanes {
 
 // The matrix of an affine map that takes bit from[7 - i] of a byte to bit i; -1: to zero.
 consteval uint64_t bit_map(const int (&from)[8]) {
@@ -35,4 +36,4 @@ struct NormalE4m3 {  // constants, in registers while rows are decoded
     }
 };
 
-}  // namespace smla::avx512
+}  // namespace smla::lanes

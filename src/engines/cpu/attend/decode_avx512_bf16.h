@@ -1,11 +1,8 @@
-// Cached rows into bf16 words: row-major for the scores, two keys interleaved for the values. Codes become
-// bf16 by table: 128 entries in two registers give the high and the low byte of |code|, exact for all 256
-// codes, NaN included (20 us for 2048 rows of 512; the f16 trick with a product takes 42).
+// Cached rows into bf16 words: row-major for the scores, two keys interleaved for the values.
 #pragma once
 
-#include "core/e4m3_table.h"
-#include "engines/cpu/attend/lanes_avx512.h"
-#include "engines/cpu/e4m3_avx512.h"
+#include "engines/cpu/attend/products.h"
+#include "engines/cpu/lanes_avx512_bf16.h"
 #include "formats/layouts.h"
 
 #include <type_traits>
@@ -14,49 +11,25 @@ namespace smla::cpu_attend {
 
 namespace {
 
-struct E4m3Bytes {
-    alignas(64) uint8_t high[128], low[128];
-};
-constexpr E4m3Bytes make_e4m3_bytes() {
-    E4m3Bytes out{};
-    for (uint32_t code = 0; code < 128; ++code) {
-        const uint32_t bits = __builtin_bit_cast(uint32_t, kE4m3Values[code]);
-        out.high[code] = uint8_t(bits >> 24);
-        out.low[code] = uint8_t(bits >> 16);
-    }
-    return out;
-}
-constexpr E4m3Bytes kE4m3Bytes = make_e4m3_bytes();
+using namespace lanes;
 
-struct Words {  // 64 bf16 values in order
-    __m512i first, second;
-};
-
-struct Bf16Decoder {
-    __m512i high0 = _mm512_load_si512(kE4m3Bytes.high), high1 = _mm512_load_si512(kE4m3Bytes.high + 64);
-    __m512i low0 = _mm512_load_si512(kE4m3Bytes.low), low1 = _mm512_load_si512(kE4m3Bytes.low + 64);
-    // unpacking works on 128-bit parts: part i gets codes 8i.. of the first half and of the second half
-    __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
-
-    SMLA_INLINE Words codes(const char* at) const {
-        const __m512i codes = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(at));
-        const __m512i magnitude = _mm512_permutex2var_epi8(high0, codes, high1);
-        const __m512i low = _mm512_permutex2var_epi8(low0, codes, low1);
-        // magnitude | (codes & 0x80)
-        const __m512i high = _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(char(0x80)), 0xf8);
-        return {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
-    }
-    static SMLA_INLINE Words plain(const char* at) {
-        return {_mm512_loadu_si512(at), _mm512_loadu_si512(at + 64)};
+// Shared by the vector kernel and, changed, the one on tiles.
+struct Avx512Bf16 : AttendLanes<lanes::Avx512Bf16, 4, 6> {
+    static constexpr int value_words = block.last / 2 * value_vectors * lanes;
+    static constexpr bool pads_values = false;
+    static SMLA_INLINE void keep_awake() {}  // the unit that multiplies, while rows are decoded
+    // Unpacked pairs hold dims 0-3, 8-11, 16-19, 24-27 in one vector and 4-7, 12-15, 20-23, 28-31 in the
+    // next.
+    static SMLA_INLINE void store_ordered(float* at, const Vec* v) {
+        const __m512d low = _mm512_castps_pd(v[0]), high = _mm512_castps_pd(v[1]);
+        const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+        const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+        store(at, _mm512_castpd_ps(_mm512_permutex2var_pd(low, first, high)));
+        store(at + 16, _mm512_castpd_ps(_mm512_permutex2var_pd(low, second, high)));
     }
 };
 
-// even and odd f32 values to words of (even, odd) bf16
-SMLA_INLINE __m512i pair_words(__m512 even, __m512 odd) {
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
-                                           7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
-}
+SMLA_INLINE Words plain(const char* at) { return {_mm512_loadu_si512(at), _mm512_loadu_si512(at + 64)}; }
 
 SMLA_INLINE __m512i scaled(__m512i words, __m512 scale) {
     const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
@@ -79,10 +52,7 @@ SMLA_INLINE Words times_e8m0(Words words, __mmask64 numbers, uint8_t exponent) {
         return {_mm512_mask_add_epi16(words.first, __mmask32(numbers), words.first, delta),
                 _mm512_mask_add_epi16(words.second, __mmask32(numbers >> 32), words.second, delta)};
     }
-    const uint32_t bits = exponent == 255 ? 0x7fc00000u
-                          : exponent == 0 ? 0x00400000u
-                                          : uint32_t(exponent) << 23;
-    return scaled(words, __builtin_bit_cast(float, bits));
+    return scaled(words, e8m0(exponent));
 }
 // Which of 64 codes are neither zero (0x00, 0x80) nor NaN (0x7f, 0xff).
 SMLA_INLINE __mmask64 number_codes(const char* at) {
@@ -90,29 +60,23 @@ SMLA_INLINE __mmask64 number_codes(const char* at) {
     return _mm512_cmplt_epu8_mask(_mm512_sub_epi8(twice, _mm512_set1_epi8(2)), _mm512_set1_epi8(char(252)));
 }
 
-SMLA_INLINE float f32_at(const char* at) {
-    float value;
-    __builtin_memcpy(&value, at, sizeof value);
-    return value;
-}
-
 SMLA_INLINE bool adds_exactly(float scale) {
     const uint32_t bits = __builtin_bit_cast(uint32_t, scale);
     return (bits & 0x7fffffu) == 0 && (bits >> 23) - kLowestExponent <= kHighestExponent - kLowestExponent;
 }
 
-SMLA_INLINE Words codes_times_e8m0(const Bf16Decoder& decoder, const char* at, uint8_t exponent) {
-    if (exponent >= kLowestExponent && exponent <= kHighestExponent &&
-        avx512::normal_e4m3(_mm512_loadu_si512(at)))
-        return {avx512::normal_e4m3_words(at, exponent), avx512::normal_e4m3_words(at + 32, exponent)};
-    return times_e8m0(decoder.codes(at), number_codes(at), exponent);
+SMLA_INLINE Words codes_times_e8m0(const E4m3Table& table, const char* at, uint8_t exponent) {
+    const __m512i codes = _mm512_loadu_si512(at);
+    if (exponent >= kLowestExponent && exponent <= kHighestExponent && normal_e4m3(codes))
+        return normal_e4m3_words(at, exponent);
+    return times_e8m0(table.decode(codes), number_codes(at), exponent);
 }
 
 template <Scaling S>
-SMLA_INLINE Words scaled_codes(const Bf16Decoder& decoder, const char* at, float scale) {
+SMLA_INLINE Words scaled_codes(const E4m3Table& table, const char* at, float scale) {
     if (S == Scaling::exponent)
-        return codes_times_e8m0(decoder, at, uint8_t(__builtin_bit_cast(uint32_t, scale) >> 23));
-    const Words words = decoder.codes(at);
+        return codes_times_e8m0(table, at, uint8_t(__builtin_bit_cast(uint32_t, scale) >> 23));
+    const Words words = table.decode(_mm512_loadu_si512(at));
     return S == Scaling::product ? words : scaled(words, scale);
 }
 
@@ -124,11 +88,10 @@ struct LatentReader {
         return f32_at(key.row + Layout::scales_at + 4 * tile);
     }
     template <Scaling S>
-    static SMLA_INLINE Words chunk(const Bf16Decoder& decoder, const KeyAddress& key, const DecodeArgs& args,
+    static SMLA_INLINE Words chunk(const E4m3Table& table, const KeyAddress& key, const DecodeArgs& args,
                                    int c) {
-        if (c * 64 >= Layout::codes)
-            return Bf16Decoder::plain(key.row + Layout::rope_at + 2 * (c * 64 - Layout::codes));
-        return scaled_codes<S>(decoder, key.row + c * 64, scale(key, args, c * 64 / Layout::tile));
+        if (c * 64 >= Layout::codes) return plain(key.row + Layout::rope_at + 2 * (c * 64 - Layout::codes));
+        return scaled_codes<S>(table, key.row + c * 64, scale(key, args, c * 64 / Layout::tile));
     }
 };
 template <class Layout>
@@ -136,9 +99,9 @@ struct PerTensorReader {
     static constexpr int chunks = Layout::width / 64, tiles = 1;
     static SMLA_INLINE float scale(const KeyAddress&, const DecodeArgs& args, int) { return args.scale; }
     template <Scaling S>
-    static SMLA_INLINE Words chunk(const Bf16Decoder& decoder, const KeyAddress& key, const DecodeArgs& args,
+    static SMLA_INLINE Words chunk(const E4m3Table& table, const KeyAddress& key, const DecodeArgs& args,
                                    int c) {
-        return scaled_codes<S>(decoder, key.row + c * 64, args.scale);
+        return scaled_codes<S>(table, key.row + c * 64, args.scale);
     }
 };
 struct PagePackedReader {
@@ -147,11 +110,9 @@ struct PagePackedReader {
     static_assert(Layout::tile == 64);
     static SMLA_INLINE float scale(const KeyAddress&, const DecodeArgs&, int) { return 1.f; }
     template <Scaling>
-    static SMLA_INLINE Words chunk(const Bf16Decoder& decoder, const KeyAddress& key, const DecodeArgs&,
-                                   int c) {
-        if (c * 64 >= Layout::codes)
-            return Bf16Decoder::plain(key.row + Layout::rope_at + 2 * (c * 64 - Layout::codes));
-        return codes_times_e8m0(decoder, key.row + c * 64, uint8_t(key.scales[c]));
+    static SMLA_INLINE Words chunk(const E4m3Table& table, const KeyAddress& key, const DecodeArgs&, int c) {
+        if (c * 64 >= Layout::codes) return plain(key.row + Layout::rope_at + 2 * (c * 64 - Layout::codes));
+        return codes_times_e8m0(table, key.row + c * 64, uint8_t(key.scales[c]));
     }
 };
 // Width 0: any multiple of 64 up to kWidest.
@@ -160,15 +121,10 @@ struct PlainReader {
     static constexpr int chunks = (Width ? Width : kWidest) / 64, tiles = 0;
     static SMLA_INLINE float scale(const KeyAddress&, const DecodeArgs&, int) { return 1.f; }
     template <Scaling>
-    static SMLA_INLINE Words chunk(const Bf16Decoder&, const KeyAddress& key, const DecodeArgs&, int c) {
-        return Bf16Decoder::plain(key.row + c * 128);
+    static SMLA_INLINE Words chunk(const E4m3Table&, const KeyAddress& key, const DecodeArgs&, int c) {
+        return plain(key.row + c * 128);
     }
 };
-
-SMLA_INLINE void store_words(uint32_t* at, Words words) {
-    _mm512_storeu_si512(at, words.first);
-    _mm512_storeu_si512(at + 16, words.second);
-}
 
 // Value words of 64 dims of two keys, in the order of the unpacks, which store_ordered() undoes at the end.
 // `second`: where the last 32 dims go.
@@ -205,7 +161,7 @@ bool decode_rows(const DecodeArgs& args) {
     static_assert(Reader::tiles <= kMaxTiles);
     constexpr int kTiles = S == Scaling::product ? Reader::tiles : 0, kLast = Isa::block.last;
     const int width = std::is_same_v<Reader, PlainReader<0>> ? args.width : Reader::chunks * 64;
-    const Bf16Decoder decoder;
+    const E4m3Table table;
     const Words zeros{_mm512_setzero_si512(), _mm512_setzero_si512()};
     for (int k = 0; k < args.count; k += 2) {
         for (int i = k + kAhead; i < k + kAhead + 2 && i < args.count; ++i)
@@ -222,8 +178,8 @@ bool decode_rows(const DecodeArgs& args) {
         SMLA_UNROLL
         for (int c = 0; c < Reader::chunks; ++c) {
             if (c * 64 >= width) break;
-            const Words a = Reader::template chunk<S>(decoder, args.keys[k], args, c);
-            const Words b = odd ? Reader::template chunk<S>(decoder, args.keys[k + 1], args, c) : zeros;
+            const Words a = Reader::template chunk<S>(table, args.keys[k], args, c);
+            const Words b = odd ? Reader::template chunk<S>(table, args.keys[k + 1], args, c) : zeros;
             store_words(rows + c * 32, a);
             store_words(rows + args.row_words + c * 32, b);
             if (c * 64 < args.value_tiles * kPairStep) store_chunk<Isa>(pairs, c, a, b);

@@ -24,11 +24,6 @@ struct DecodeF32 {
     static SMLA_INLINE void bf16(const char* in, int n, float* out) {
         for (int i = 0; i < n; i += Isa::lanes) Isa::store(out + i, Isa::load_bf16(in + 2 * i));
     }
-    static SMLA_INLINE float f32_at(const char* at) {
-        float value;
-        __builtin_memcpy(&value, at, sizeof value);
-        return value;
-    }
 
     // Readers of one row: row<kRounded>(key, args, out)
     template <class Layout>
@@ -37,7 +32,7 @@ struct DecodeF32 {
         static SMLA_INLINE void row(const KeyAddress& key, const DecodeArgs&, float* out) {
             for (int t = 0; t < Layout::tiles; ++t)
                 codes<kRounded>(key.row + t * Layout::tile, Layout::tile,
-                                f32_at(key.row + Layout::scales_at + 4 * t), out + t * Layout::tile);
+                                lanes::f32_at(key.row + Layout::scales_at + 4 * t), out + t * Layout::tile);
             bf16(key.row + Layout::rope_at, Layout::rope, out + Layout::codes);
         }
     };
@@ -53,12 +48,7 @@ struct DecodeF32 {
         template <bool kRounded>
         static SMLA_INLINE void row(const KeyAddress& key, const DecodeArgs&, float* out) {
             for (int t = 0; t < Layout::tiles; ++t) {
-                const uint32_t exponent = uint8_t(key.scales[t]);  // E8M0: 2^(e-127), 255 is NaN
-                const uint32_t bits = exponent == 255 ? 0x7fc00000u
-                                      : exponent == 0 ? 0x00400000u
-                                                      : exponent << 23;
-                float scale;
-                __builtin_memcpy(&scale, &bits, sizeof scale);
+                const float scale = lanes::e8m0(uint8_t(key.scales[t]));
                 codes<kRounded>(key.row + t * Layout::tile, Layout::tile, scale, out + t * Layout::tile);
             }
             bf16(key.row + Layout::rope_at, Layout::rope, out + Layout::codes);

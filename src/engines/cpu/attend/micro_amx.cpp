@@ -9,7 +9,7 @@
 // theirs: [vector of heads][16 pairs of keys][16 heads][16 words].
 // Sums are stored, and the next ones begin, between the first products of the pass that follows (amx::Sums).
 #include "engines/cpu/amx_tiles.h"
-#include "engines/cpu/attend/lanes_avx512_bf16.h"
+#include "engines/cpu/attend/decode_avx512_bf16.h"
 #include "engines/cpu/attend/table_of_micro.h"
 
 namespace smla::cpu_attend {
@@ -164,7 +164,7 @@ struct WeightTile {
             for (int pair = 0; Scaled && pair < kTile; ++pair, scales += 2)
                 _mm512_store_si512(words + pair * kTile,
                                    pair_words(weight(2 * pair, scales[0]), weight(2 * pair + 1, scales[1])));
-            avx512::transpose_16(words, kTile, out + t * (Amx::block.last / 2) * args.weight_stride, kTile);
+            Amx::transpose_square(words, kTile, out + t * (Amx::block.last / 2) * args.weight_stride, kTile);
         }
     }
     SMLA_INLINE __m512 weight(int key, float scale) const {
@@ -318,7 +318,6 @@ constexpr Micro make() {
     micro.cut = {.decode = 2.3f, .move = 100};
     micro.group_vectors = 8;
     micro.vectors_apart = true;
-    micro.transpose = transpose_avx512;
     set_score_tiles<8>(micro);
     micro.softmax = softmax_tiles;
     micro.values = value_tiles;

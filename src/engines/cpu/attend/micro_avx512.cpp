@@ -1,22 +1,20 @@
 // attend in f32 on AVX-512: 24 of 32 registers accumulate.
 #include "engines/cpu/attend/decode_f32.h"
-#include "engines/cpu/attend/lanes_avx512.h"
 #include "engines/cpu/attend/table_of_micro.h"
+#include "engines/cpu/lanes_avx512.h"
 
 namespace smla::cpu_attend {
 
 namespace {
+
+using Avx512F32 = AttendLanes<lanes::Avx512, 4, 6>;
+
 constexpr Micro make() {
-    Micro micro = micro_of<Avx512F32>(DecodeF32<Avx512F32>::decoder);
-    micro.group_vectors = 4;
-    micro.transpose = transpose_avx512;
-    set_score<Avx512F32, 1, 16>(micro);
-    set_score<Avx512F32, 2, 12>(micro);
-    set_score<Avx512F32, 3, 8>(micro);
-    set_score<Avx512F32, 4, 6>(micro);
+    Micro micro = micro_of<Avx512F32, 16, 12, 8, 6>(DecodeF32<Avx512F32>::decoder);
     set_score_few<Avx512F32, 16, 4>(micro);
     return micro;
 }
+
 }  // namespace
 
 constexpr Micro kAvx512F32 = make();

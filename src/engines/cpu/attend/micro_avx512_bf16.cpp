@@ -1,5 +1,5 @@
 // attend with the bf16 dot instruction: two values per lane and step, f32 sums. Twice the f32 rate.
-#include "engines/cpu/attend/lanes_avx512_bf16.h"
+#include "engines/cpu/attend/decode_avx512_bf16.h"
 #include "engines/cpu/attend/table_of_micro.h"
 
 namespace smla::cpu_attend {
@@ -7,14 +7,8 @@ namespace smla::cpu_attend {
 namespace {
 
 constexpr Micro make() {
-    Micro micro = micro_of<Avx512Bf16>(bf16_decoder<Avx512Bf16>);
+    Micro micro = micro_of<Avx512Bf16, 16, 12, 8, 6>(bf16_decoder<Avx512Bf16>);
     micro.value_words = Avx512Bf16::value_words;
-    micro.group_vectors = 4;
-    micro.transpose = transpose_avx512;
-    set_score<Avx512Bf16, 1, 16>(micro);
-    set_score<Avx512Bf16, 2, 12>(micro);
-    set_score<Avx512Bf16, 3, 8>(micro);
-    set_score<Avx512Bf16, 4, 6>(micro);
     set_score_few<Avx512Bf16, 16, 4>(micro);
     return micro;
 }

@@ -3,16 +3,17 @@
 #pragma once
 
 #include "engines/cpu/attend/micro.h"
-
-#if defined(__clang__)
-#define SMLA_UNROLL _Pragma("unroll")
-#else
-#define SMLA_UNROLL _Pragma("GCC unroll 32")
-#endif
-#define SMLA_INLINE inline __attribute__((always_inline))
-#define SMLA_LAMBDA_INLINE __attribute__((always_inline))
+#include "engines/cpu/lanes.h"
 
 namespace smla::cpu_attend {
+
+// Lanes with the shape of the products: `Vectors` of dims by `Heads` are the sums of a value product.
+template <class Lanes, int Vectors, int Heads>
+struct AttendLanes : Lanes {
+    static constexpr int value_vectors = Vectors, value_heads = Heads;
+    static constexpr int row_words = kWidest / Lanes::values_per_word + kRowPadding;
+    static constexpr BlockKeys block = kVectorBlock;
+};
 
 template <class Isa>
 SMLA_INLINE void fetch(Prefetch& prefetch, int lines) {
@@ -28,11 +29,6 @@ SMLA_INLINE void fetch(Prefetch& prefetch, int lines) {
             ++prefetch.next;
         }
     }
-}
-
-template <class Isa>
-void fetch_lines(Prefetch& prefetch, int lines) {
-    fetch<Isa>(prefetch, lines);
 }
 
 // V vectors of heads x N keys in registers; each step loads V vectors of q and broadcasts N key words. With

@@ -6,21 +6,7 @@
 
 namespace smla::cpu_attend {
 
-// 2^x for x <= 0 (or NaN): x = n + f, |f| <= 1/2, and a minimax polynomial of f with 2^0 exactly 1. Relative
-// error 1.9e-7 (measured over f); x below -160 counts as -160, which gives 0. A NaN stays one.
-template <class Isa>
-SMLA_INLINE typename Isa::Vec exp2_below(typename Isa::Vec x) {
-    x = Isa::max(Isa::broadcast(-160.f), x);  // the order keeps a NaN
-    const auto n = Isa::round(x);
-    const auto f = Isa::sub(x, n);
-    auto p = Isa::broadcast(0.0013264727f);
-    p = Isa::fma(p, f, Isa::broadcast(0.009671513f));
-    p = Isa::fma(p, f, Isa::broadcast(0.055507336f));
-    p = Isa::fma(p, f, Isa::broadcast(0.24022242f));
-    p = Isa::fma(p, f, Isa::broadcast(0.693147f));
-    p = Isa::fma(p, f, Isa::broadcast(1.f));
-    return Isa::scale_by_power(p, n);
-}
+using lanes::exp2_below;
 
 // Weights of one vector of heads in the words of the value product.
 template <class Isa>
@@ -117,16 +103,18 @@ template <class Isa>
 void finish_head(const FinishArgs& args) {
     constexpr int tile = Isa::value_vectors * Isa::lanes;
     for (int t = 0; t < args.tiles; ++t)
-        for (int v = 0; v < Isa::value_vectors; v += Isa::order_vectors) {
-            typename Isa::Vec sums[Isa::order_vectors];
-            for (int i = 0; i < Isa::order_vectors; ++i) {
+        for (int v = 0; v < Isa::value_vectors; v += Isa::values_per_word) {
+            typename Isa::Vec sums[Isa::values_per_word];
+            for (int i = 0; i < Isa::values_per_word; ++i) {
                 const int64_t at = t * args.tile_stride + (v + i) * Isa::lanes;
                 sums[i] = Isa::mul(Isa::broadcast(args.weights[0]), Isa::load(args.parts[0] + at));
                 for (int part = 1; part < args.part_count; ++part)
                     sums[i] = Isa::fma(Isa::broadcast(args.weights[part]), Isa::load(args.parts[part] + at),
                                        sums[i]);
             }
-            Isa::store_ordered(args.row + t * tile + v * Isa::lanes, sums);
+            float* const row = args.row + t * tile + v * Isa::lanes;
+            if constexpr (Isa::values_per_word == 1) Isa::store(row, sums[0]);
+            else Isa::store_ordered(row, sums);
         }
 }
 

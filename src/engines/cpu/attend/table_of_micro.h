@@ -3,6 +3,8 @@
 
 #include "engines/cpu/attend/softmax.h"
 
+#include <utility>
+
 namespace smla::cpu_attend {
 
 // One row of f32 into the output type; n is a multiple of Isa::lanes.
@@ -15,13 +17,6 @@ void narrow_row(const float* row, int n, smla_dtype dtype, char* out) {
         else if (dtype == SMLA_BF16) Isa::store_bf16(out + 2 * i, v);
         else Isa::store_f16(out + 2 * i, v);
     }
-}
-
-template <class Isa>
-void transpose_words(const uint32_t* words, int stride, int steps, uint32_t* out, int64_t out_stride) {
-    for (int step = 0; step < steps; ++step)
-        for (int lane = 0; lane < Isa::lanes; ++lane)
-            out[step * out_stride + lane] = words[int64_t(lane) * stride + step];
 }
 
 template <class Isa, int V, int N>
@@ -39,20 +34,24 @@ constexpr void set_score_few(Micro& micro) {
     micro.key_padding_few = Padding;
 }
 
-template <class Isa>
+// KeyTiles: keys that the score kernels multiply at once, for one vector of heads, for two, ...
+template <class Isa, int... KeyTiles>
 constexpr Micro micro_of(Decoder (*decoder)(smla_format, int)) {
     Micro micro{};
+    micro.group_vectors = sizeof...(KeyTiles);
+    [&]<int... V>(std::integer_sequence<int, V...>) { (set_score<Isa, V + 1, KeyTiles>(micro), ...); }
+    (std::make_integer_sequence<int, sizeof...(KeyTiles)>());
     micro.lanes = Isa::lanes;
     micro.values_per_word = Isa::values_per_word;
     micro.value_tile = Isa::value_vectors * Isa::lanes;
     micro.row_words = Isa::row_words;
     micro.block = Isa::block;
-    micro.fetch = fetch_lines<Isa>;
+    micro.fetch = fetch<Isa>;
     micro.softmax = softmax_block<Isa>;
     micro.values = value_tile<Isa>;
     micro.finish = finish_head<Isa>;
     micro.narrow = narrow_row<Isa>;
-    micro.transpose = transpose_words<Isa>;
+    micro.transpose = lanes::transpose<Isa>;
     micro.decoder = decoder;
     return micro;
 }

@@ -1,4 +1,4 @@
-// The pooling of a window, written once for every instruction set; Isa as in attend/products.h. Channels are
+// The pooling of a window, written once for every instruction set; Isa as in lanes.h. Channels are
 // independent of each other, so a channel's bits do not depend on how they are cut.
 //
 // Row after row, twice: peaks first, then weights. Rows are neighbours in memory and are read as they lie;
@@ -6,8 +6,8 @@
 // us, 140 this way).
 #pragma once
 
-#include "engines/cpu/attend/softmax.h"
 #include "engines/cpu/compress/pool.h"
+#include "engines/cpu/lanes.h"
 
 namespace smla::cpu_compress {
 
@@ -30,7 +30,7 @@ void pool_rows(const Pool& pool) {
         const float *const kv = pool.rows[j], *const score = kv + pool.score;
         for (int64_t d = pool.begin; d < pool.end; d += Isa::lanes) {
             const Vec below = Isa::sub(Isa::load(score + d), Isa::load(pool.peak + d));
-            const Vec weight = cpu_attend::exp2_below<Isa>(Isa::mul(below, log2e));
+            const Vec weight = lanes::exp2_below<Isa>(Isa::mul(below, log2e));
             Isa::store(pool.sum + d, Isa::add(Isa::load(pool.sum + d), weight));
             Isa::store(pool.value + d, Isa::fma(weight, Isa::load(kv + d), Isa::load(pool.value + d)));
         }

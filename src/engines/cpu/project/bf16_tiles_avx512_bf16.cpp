@@ -1,5 +1,5 @@
+#include "engines/cpu/lanes_avx512.h"
 #include "engines/cpu/project/bf16_tiles.h"
-#include "engines/cpu/transpose_avx512.h"
 
 #include <cstring>
 
@@ -25,7 +25,8 @@ void pack_rows(const uint16_t* w, int64_t stride, int64_t count, int64_t pairs, 
             const int64_t rows = lanes_of(count - n), columns = smaller(pairs - p, kLanes);
             uint32_t* const to = out + p * kPanel + n;
             if (rows == kLanes && columns == kLanes && stride % 2 == 0) {
-                avx512::transpose_16(reinterpret_cast<const uint32_t*>(words(n, p)), stride / 2, to, kPanel);
+                lanes::Avx512::transpose_square(reinterpret_cast<const uint32_t*>(words(n, p)), stride / 2,
+                                                to, kPanel);
                 continue;
             }
             std::memset(edge, 0, sizeof edge);
@@ -49,16 +50,6 @@ void pack_columns(const uint16_t* w, int64_t stride, int64_t count, int64_t pair
             _mm512_store_si512(out + v * kLanes,
                                _mm512_or_si512(widened(2 * p), _mm512_slli_epi32(widened(2 * p + 1), 16)));
         }
-}
-
-// Rounded to nearest even, denormals kept; a NaN stays one.
-__m256i rounded_to_bf16(__m512 value) {
-    const __m512i bits = _mm512_castps_si512(value);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    const __m512i kept = _mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
 }
 
 // One tile: T tokens by a panel, over `pairs` of the inner dimension.
@@ -104,8 +95,9 @@ void multiply_tile(const Tile& a) {
             if (a.adds) sum = _mm512_add_ps(sum, _mm512_load_ps(before));
             if (!a.out) _mm512_store_ps(before, sum);
             else if (a.out_bf16)
-                _mm256_mask_storeu_epi16(static_cast<uint16_t*>(a.out) + t * a.out_stride + first, mask,
-                                         rounded_to_bf16(sum));
+                _mm256_mask_storeu_epi16(
+                    static_cast<uint16_t*>(a.out) + t * a.out_stride + first, mask,
+                    _mm512_cvtepi32_epi16(_mm512_srli_epi32(lanes::Avx512::bf16_bits(sum), 16)));
             else _mm512_mask_storeu_ps(static_cast<float*>(a.out) + t * a.out_stride + first, mask, sum);
         }
 }

@@ -31,7 +31,7 @@ namespace {
 
 template <class Isa, class Stored>
 typename Isa::Vec load(const Stored* at) {
-    if constexpr (sizeof(Stored) == 2) return Isa::widen(at);
+    if constexpr (sizeof(Stored) == 2) return Isa::load_bf16(at);
     else return Isa::load(at);
 }
 template <class Stored>

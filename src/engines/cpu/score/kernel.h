@@ -63,6 +63,7 @@ struct ScoreKernel {
     const char* name;
     smla_isa isa;
     int lanes;              // heads are padded to a multiple of it
+    int block;              // heads of a pass, which are packed side by side
     bool bf16_operands;     // else f32
     int tile = kScoreTile;  // keys
     int keys = kScoreKeys;  // in one go, at most: a tile that ends earlier is padded
@@ -70,8 +71,8 @@ struct ScoreKernel {
 
     // rows [n,width] -> out [n][stride] words, zero past width
     void (*decode)(ValueBytes kind, const ValueRow* rows, int n, int width, int stride, uint32_t* out);
-    // decoded rows of `heads` heads -> packed
-    void (*pack)(const uint32_t* decoded, int heads, int words, int stride, uint32_t* packed);
+    // out[word * out_stride + lane] = decoded[lane * stride + word]
+    void (*transpose)(const uint32_t* decoded, int stride, int words, uint32_t* out, int64_t out_stride);
     // logits[j] = scales[j] * sum_h w[h] * relu(q[h] . keys[j]) for j < n; what is written behind them is not
     // looked at. `keys`, `scales` and `logits` have `tile` rows, `sums` tile * lanes values of scratch.
     // Returns whether it has decoded the next tile.

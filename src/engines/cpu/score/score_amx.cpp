@@ -20,25 +20,18 @@
 //
 // A tile of 32 keys is 8 KB, twice, beside 16 KB of queries and 6 KB of products and sums, so L1 holds all of
 // it: with 64 keys one token took a tenth longer.
-#define SMLA_LANES_NAMESPACE score_amx
 #include "engines/cpu/amx_tiles.h"
 #include "engines/cpu/e4m3_gfni.h"
 #include "engines/cpu/score/decode_avx512_bf16.h"
-#include "engines/cpu/score/lanes_avx512.h"
-#include "engines/cpu/transpose_avx512.h"
 
 namespace smla {
 
-namespace score_amx {
+namespace {
 
 using amx::kTile;
+using lanes::Avx512;
 
 constexpr int kPassKeys = 2 * kTile, kPassHeads = 2 * kTile;
-
-inline __mmask16 first_lanes(int n) { return n >= kTile ? __mmask16(0xffff) : __mmask16((1u << n) - 1); }
-
-// A NaN is the second operand of max, and the result.
-inline __m512 relu(const float* dots) { return _mm512_max_ps(_mm512_setzero_ps(), _mm512_load_ps(dots)); }
 
 // Sums of w * relu(q . k) over the heads, a pass of one or two vectors of them at a time.
 struct Weighing {
@@ -56,14 +49,15 @@ struct Weighing {
     [[gnu::always_inline]] inline __m512 sum(int j, __m512 before, __m512 first, __m512 second,
                                              __mmask16 last) const {
         const float* at = dots + j * kPassHeads;
-        if (Vectors == 2) before = _mm512_fmadd_ps(relu(at), first, before);
-        return _mm512_mask3_fmadd_ps(relu(at + (Vectors - 1) * kTile), second, before, last);
+        if (Vectors == 2) before = _mm512_fmadd_ps(Avx512::relu(_mm512_load_ps(at)), first, before);
+        return _mm512_mask3_fmadd_ps(Avx512::relu(_mm512_load_ps(at + (Vectors - 1) * kTile)), second, before,
+                                     last);
     }
     template <int Vectors, class Each>
     [[gnu::always_inline]] inline void with_weights(const Each& each) const {
         // Padded heads stay out: zero times an infinite key would be NaN.
         each(_mm512_load_ps(query.w + head), _mm512_load_ps(query.w + head + (Vectors - 1) * kTile),
-             first_lanes(query.heads - head - (Vectors - 1) * kTile));
+             Avx512::first_lanes(query.heads - head - (Vectors - 1) * kTile));
     }
     // The next `n` keys of a pass of two vectors that others follow.
     [[gnu::always_inline]] inline void next(int n) {
@@ -90,7 +84,7 @@ struct Weighing {
                         from + i, head == 0 ? _mm512_setzero_ps() : _mm512_load_ps(sums + (from + i) * kTile),
                         first, second, last);
                 _mm512_storeu_ps(logits + from,
-                                 _mm512_mul_ps(sum_lanes(each), _mm512_loadu_ps(scales + from)));
+                                 _mm512_mul_ps(Avx512::sum_lanes(each), _mm512_loadu_ps(scales + from)));
             }
         });
     }
@@ -117,7 +111,8 @@ public:
             fetch_codes();
             return;
         }
-        if (row_ < end) decode(ahead_.kind, ahead_.rows + row_, end - row_, ahead_.width, int(stride_), out);
+        if (row_ < end)
+            decode_pairs(ahead_.kind, ahead_.rows + row_, end - row_, ahead_.width, int(stride_), out);
         row_ = end;
         fetch_ahead(ahead_, fetched_, fetches_);
         fetched_ += fetches_;
@@ -126,12 +121,12 @@ public:
 private:
     [[gnu::always_inline]] inline void decode_codes(const ValueRow& row, uint32_t* out) const {
         const __m512i first = normal_.load(row.values), second = normal_.load(row.values + 64);
-        if (!avx512::normal_e4m3(first, second)) return decode_any(row, out);
+        if ((lanes::other_e4m3(first) | lanes::other_e4m3(second)) != 0) return decode_any(row, out);
         normal_.decode(first, out);
         normal_.decode(second, out + 32);
     }
     [[gnu::noinline]] static void decode_any(const ValueRow& row, uint32_t* out) {
-        decode_e4m3(&row, 1, kUsualWidth, kUsualWidth / 2, out);
+        decode_e4m3(row, kUsualWidth, out);
     }
 
     // fetch_ahead for rows of two lines; the scales of a few neighbours share a line.
@@ -146,7 +141,7 @@ private:
     }
 
     const TilesAhead ahead_;
-    const avx512::NormalE4m3 normal_;
+    const lanes::NormalE4m3 normal_;
     const int64_t stride_;
     const int rows_, fetches_;  // rows of a step
     int row_ = 0, fetched_ = 0;
@@ -213,7 +208,7 @@ void score_passes(const TileQuery query, const uint32_t* keys, const float* scal
 }
 
 // At most 32 keys, padded to 32.
-bool score_tile(const TileQuery& query, const uint32_t* keys, const float* scales, int,
+bool score_keys(const TileQuery& query, const uint32_t* keys, const float* scales, int,
                 const TilesAhead& ahead, float* sums, float* logits) {
     const bool usual = query.words == kUsualWidth / 2 && query.stride == kUsualWidth / 2 &&
                        (ahead.n == 0 || ahead.width == kUsualWidth);
@@ -221,44 +216,20 @@ bool score_tile(const TileQuery& query, const uint32_t* keys, const float* scale
     return ahead.n > 0;
 }
 
-// A vector of heads: out[word][lane], zero where there is no head.
-void pack_vector(const uint32_t* decoded, int heads, int words, int stride, uint32_t* out,
-                 int64_t out_stride) {
-    if (heads >= kTile) {
-        for (int i = 0; i < words; i += kTile)
-            avx512::transpose_16(decoded + i, stride, out + i * out_stride, out_stride);
-        return;
-    }
-    const __m512i rows = _mm512_mullo_epi32(
-        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(stride));
-    for (int i = 0; i < words; ++i)
-        _mm512_store_si512(
-            out + i * out_stride,
-            _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), first_lanes(heads), rows, decoded + i, 4));
-}
+}  // namespace
 
-// [heads][stride] words -> [32 heads, of the last ones perhaps 16][word][lane]
-void pack_pairs(const uint32_t* decoded, int heads, int words, int stride, uint32_t* packed) {
-    for (int head = 0; head < heads; head += kTile) {
-        const int pair = head / kPassHeads * kPassHeads, lanes = heads - pair > kTile ? kPassHeads : kTile;
-        pack_vector(decoded + int64_t(head) * stride, heads - head, words, stride,
-                    packed + int64_t(pair) * words + (head - pair), lanes);
-    }
-}
-
-}  // namespace score_amx
-
-extern const ScoreKernel kScoreAmx = {.name = "cpu_amx_score",
-                                      .isa = SMLA_ISA_AMX,
-                                      .lanes = amx::kTile,
-                                      .bf16_operands = true,
-                                      .tile = score_amx::kPassKeys,
-                                      .keys = score_amx::kPassKeys,
-                                      .word_step = amx::kTile,
-                                      .decode = score_amx::decode,
-                                      .pack = score_amx::pack_pairs,
-                                      .score = score_amx::score_tile,
-                                      .enter = amx::enter,
-                                      .leave = amx::leave};
+extern constexpr ScoreKernel kScoreAmx = {.name = "cpu_amx_score",
+                                          .isa = SMLA_ISA_AMX,
+                                          .lanes = kTile,
+                                          .block = kPassHeads,
+                                          .bf16_operands = true,
+                                          .tile = kPassKeys,
+                                          .keys = kPassKeys,
+                                          .word_step = kTile,
+                                          .decode = decode_pairs,
+                                          .transpose = lanes::transpose<Avx512>,
+                                          .score = score_keys,
+                                          .enter = amx::enter,
+                                          .leave = amx::leave};
 
 }  // namespace smla

@@ -1,21 +1,12 @@
 // score with bf16 operands: e4m3, e2m1 and bf16 values are exact in bf16, products are exact in f32, and
 // vdpbf16ps adds two of them per lane (it flushes subnormal operands and results to zero: below 2^-126, far
 // under f32 rounding).
-#define SMLA_LANES_NAMESPACE score_avx512_bf16
 #include "engines/cpu/score/decode_avx512_bf16.h"
-#include "engines/cpu/score/lanes_avx512.h"
+#include "engines/cpu/score/products.h"
 
 namespace smla {
 
-namespace score_avx512_bf16 {
-
-struct Bf16Pairs {
-    static __m512 multiply_add(__m512 acc, __m512i head, __m512i key) {
-        return _mm512_dpbf16_ps(acc, (__m512bh)head, (__m512bh)key);
-    }
-    static bool score_and_decode(int groups, const HeadPass& pass, const TileQuery& query,
-                                 const uint32_t* keys, int n, const TilesAhead& ahead, float* sums);
-};
+namespace {
 
 // Between the products of 128 channels: decodes rows of the next tile, as many as a block has keys, and
 // fetches as many of the tile after it, a cache line at a time: in one burst they fill the miss queue and
@@ -31,39 +22,38 @@ struct DecodeE4m3 {
     void start(int first) { row = first; }
     void step(int i) {
         const int j = row + i / 2, half = i % 2;
-        __m512i first, second;
-        decode64(_mm512_loadu_si512(ahead.rows[j < ahead.n ? j : ahead.n - 1].values + 64 * half), first,
-                 second);
-        uint32_t* out = ahead.out + int64_t(j) * stride + 32 * half;
-        _mm512_store_si512(out, first);
-        _mm512_store_si512(out + 16, second);
+        // The table is loaded anew: between the products three registers are free.
+        lanes::store_words(ahead.out + int64_t(j) * stride + 32 * half,
+                           lanes::E4m3Table().decode(_mm512_loadu_si512(
+                               ahead.rows[j < ahead.n ? j : ahead.n - 1].values + 64 * half)));
         if (j >= ahead.fetch_rows) return;
         __builtin_prefetch(ahead.fetch[j].values + 64 * half, 0, 2);
         if (half == 0) __builtin_prefetch(ahead.fetch[j].scales, 0, 2);
     }
 };
 
-bool Bf16Pairs::score_and_decode(int groups, const HeadPass& pass, const TileQuery& query,
+struct Bf16Pairs : ScoreLanes<lanes::Avx512Bf16, 16, 8, 8, 6> {
+    static bool score_and_decode(int groups, const HeadPass& pass, const TileQuery& query,
                                  const uint32_t* keys, int n, const TilesAhead& ahead, float* sums) {
-    // 64 heads: with fewer there are more keys per block, and no registers left for their rows and the
-    // decoding. Each block of this tile decodes as many rows of the next, which must not have more.
-    constexpr int kKeys = 6;
-    if (groups != 4 || ahead.kind != ValueBytes::e4m3 || ahead.width != 128 || ahead.n == 0 || ahead.n > n)
-        return false;
-    score_groups<Bf16Pairs, 4, kKeys>(pass, query, keys, n, ahead, sums,
-                                      DecodeE4m3<kKeys>{ahead, query.stride});
-    return true;
+        // 64 heads: with fewer there are more keys per block, and no registers left for their rows and the
+        // decoding. Each block of this tile decodes as many rows of the next, which must not have more.
+        if (groups != 4 || ahead.kind != ValueBytes::e4m3 || ahead.width != 128 || ahead.n == 0 ||
+            ahead.n > n)
+            return false;
+        score_groups<Bf16Pairs, 4>(pass, query, keys, n, ahead, sums,
+                                   DecodeE4m3<Bf16Pairs::keys[3]>{ahead, query.stride});
+        return true;
+    }
+};
+
+constexpr ScoreKernel make() {
+    ScoreKernel kernel = score_kernel<Bf16Pairs>("cpu_avx512_bf16_score", SMLA_ISA_AVX512_BF16);
+    kernel.decode = decode_pairs;
+    return kernel;
 }
 
-}  // namespace score_avx512_bf16
+}  // namespace
 
-extern const ScoreKernel kScoreAvx512Bf16 = {
-    .name = "cpu_avx512_bf16_score",
-    .isa = SMLA_ISA_AVX512_BF16,
-    .lanes = 16,
-    .bf16_operands = true,
-    .decode = score_avx512_bf16::decode,
-    .pack = score_avx512_bf16::pack_heads,
-    .score = score_avx512_bf16::score_tile<score_avx512_bf16::Bf16Pairs>};
+extern constexpr ScoreKernel kScoreAvx512Bf16 = make();
 
 }  // namespace smla

@@ -8,7 +8,7 @@ void ScoreScratch::take(Arena& arena, const ScoreKernel& kernel, int block_rows,
     queries = arena.take<uint32_t>(rows * padded * size_t(kernel.words(width)));
     weights = arena.take<float>(rows * padded);
     packed = arena.take<int64_t>(rows);
-    query_rows = arena.take<uint32_t>(size_t(heads) * stride);
+    query_rows = arena.take<uint32_t>(padded * stride);
     for (uint32_t*& each : keys) each = arena.take<uint32_t>(size_t(kernel.tile) * stride);
     sums = arena.take<float>(size_t(kernel.tile) * size_t(kernel.lanes));
     logits = arena.take<float>(size_t(kernel.tile));
@@ -77,8 +77,15 @@ void ScoreTiles::pack(ScoreScratch& scratch, int slot, int64_t token) const {
     ValueRow rows[kMaxIndexHeads];
     for (int h = 0; h < heads_; ++h) rows[h] = query_row(args_, token, h);
     kernel_.decode(query_kind(args_), rows, heads_, width_, stride_, scratch.query_rows);
-    kernel_.pack(scratch.query_rows, heads_, words_, stride_,
-                 scratch.queries + int64_t(slot) * padded * words_);
+    std::fill(scratch.query_rows + int64_t(heads_) * stride_, scratch.query_rows + int64_t(padded) * stride_,
+              0u);
+    uint32_t* const packed = scratch.queries + int64_t(slot) * padded * words_;
+    for (int h = 0; h < padded; h += kernel_.lanes) {
+        const int first = h / kernel_.block * kernel_.block;
+        kernel_.transpose(scratch.query_rows + int64_t(h) * stride_, stride_, words_,
+                          packed + int64_t(first) * words_ + (h - first),
+                          std::min(kernel_.block, padded - first));
+    }
     float* w = scratch.weights + int64_t(slot) * padded;
     load_row(args_.w, address(args_.w, token), heads_, w);
     std::fill(w + heads_, w + padded, 0.f);

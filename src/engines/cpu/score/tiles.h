@@ -18,7 +18,7 @@ struct ScoreScratch {
     uint32_t* queries;     // [block rows][packed words]
     float* weights;        // [block rows][padded heads]
     int64_t* packed;       // [block rows]: which token each row of `queries` holds, -1 for none
-    uint32_t* query_rows;  // [heads][stride]: a query before packing
+    uint32_t* query_rows;  // [padded heads][stride]: a query before packing
     uint32_t* keys[2];     // [tile][stride]: the tile being scored and the next one
     float* sums;           // [tile][lanes]
     float* logits;         // [tile]

@@ -1,21 +1,18 @@
-// 4 lanes of f32 for the templates of products.h, softmax.h and decode_f32.h. Only for 64-bit Arm.
+// 4 lanes of f32 for 64-bit Arm.
 #pragma once
 
-#include "engines/cpu/attend/products.h"
+#include "engines/cpu/lanes.h"
 
 #include <arm_neon.h>
 
-namespace smla::cpu_attend {
+namespace smla::lanes {
 
 namespace {
 
-struct NeonF32 {
+struct Neon {
     using Vec = float32x4_t;
-    // 4 vectors x 6 are 24 of 32 registers
-    static constexpr int lanes = 4, value_vectors = 4, value_heads = 6, values_per_word = 1,
-                         order_vectors = 1;
-    static constexpr int row_words = kWidest + kRowPadding;
-    static constexpr BlockKeys block = kVectorBlock;
+    using Mask = uint32x4_t;
+    static constexpr int lanes = 4, values_per_word = 1;
 
     static SMLA_INLINE Vec zero() { return vdupq_n_f32(0.f); }
     static SMLA_INLINE Vec load(const float* at) { return vld1q_f32(at); }
@@ -40,7 +37,16 @@ struct NeonF32 {
         return vbslq_f32(small, zero(), vmulq_f32(v, vreinterpretq_f32_s32(power)));
     }
     static SMLA_INLINE bool all_one(Vec v) { return vminvq_u32(vceqq_f32(v, vdupq_n_f32(1.f))) != 0; }
-    static SMLA_INLINE void store_ordered(float* at, const Vec* v) { store(at, v[0]); }
+    static SMLA_INLINE Vec relu(Vec v) { return vmaxq_f32(zero(), v); }  // a NaN stays one
+    // Sums over the lanes of each vector, those of vector i in lane i.
+    static SMLA_INLINE Vec sum_lanes(const Vec (&v)[4]) {
+        return vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3]));
+    }
+    static SMLA_INLINE Mask first_lanes(int64_t n) {
+        constexpr int32_t numbers[4] = {0, 1, 2, 3};
+        return vcltq_s32(vld1q_s32(numbers), vdupq_n_s32(n >= lanes ? lanes : int32_t(n)));
+    }
+    static SMLA_INLINE Vec select(Mask m, Vec yes, Vec no) { return vbslq_f32(m, yes, no); }
 
     // The code's bits in the exponent and mantissa of an f32 are the value times 2^-120, subnormals included.
     static SMLA_INLINE Vec load_e4m3(const uint8_t* codes) {
@@ -54,8 +60,20 @@ struct NeonF32 {
         const uint32x4_t nan = vceqq_u32(magnitude, vdupq_n_u32(0x7f));
         return vbslq_f32(nan, vdupq_n_f32(__builtin_nanf("")), value);
     }
-    static SMLA_INLINE Vec load_bf16(const char* at) {
-        return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(bytes(at))), 16));
+    // Four codes, the even channel in the low nibble: bits 0 to 2 choose the magnitude, bit 3 is the sign.
+    static SMLA_INLINE Vec load_e2m1(const uint8_t* codes) {
+        constexpr float magnitudes[8] = {0.f, 0.5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f};
+        constexpr int32_t shifts[4] = {0, -4, -8, -12};
+        const uint32_t four = codes[0] | uint32_t(codes[1]) << 8;
+        const uint32x4_t code = vshlq_u32(vdupq_n_u32(four), vld1q_s32(shifts));
+        const float chosen[4] = {magnitudes[four & 7], magnitudes[four >> 4 & 7], magnitudes[four >> 8 & 7],
+                                 magnitudes[four >> 12 & 7]};
+        const uint32x4_t sign = vshlq_n_u32(vandq_u32(code, vdupq_n_u32(8)), 28);
+        return vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(vld1q_f32(chosen)), sign));
+    }
+    static SMLA_INLINE Vec load_bf16(const void* at) {
+        return vreinterpretq_f32_u32(
+            vshll_n_u16(vreinterpret_u16_u8(vld1_u8(static_cast<const uint8_t*>(at))), 16));
     }
     // f32 rounded to a bf16 value, to nearest even, in the high halves of the words; a NaN stays one
     static SMLA_INLINE uint32x4_t bf16_bits(Vec v) {
@@ -74,10 +92,9 @@ struct NeonF32 {
     }
 
 private:
-    static SMLA_INLINE const uint8_t* bytes(const char* at) { return reinterpret_cast<const uint8_t*>(at); }
     static SMLA_INLINE uint8_t* bytes(char* at) { return reinterpret_cast<uint8_t*>(at); }
 };
 
 }  // namespace
 
-}  // namespace smla::cpu_attend
+}  // namespace smla::lanes
