@@ -39,7 +39,7 @@ public:
         return Call(raw, backend.shared(), moving.size());
     }
 
-    // Returns the bytes of workspace that a run may need.
+    // Bytes of workspace that a run may need.
     size_t bytes() const {
         size_t out = 0;
         check(smla_call_bytes(get(), &out));
