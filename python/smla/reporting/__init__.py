@@ -23,8 +23,8 @@ class Report(Described):
     """
 
     def __init__(self, documents: dict[str, Any]) -> None:
-        self.documents = documents
-        self.html = page(documents)
+        self.documents: dict[str, Any] = documents
+        self.html: str = page(documents)
 
     def _text(self):
         names = ", ".join(name for name, held in self.documents.items() if held)
