@@ -26,10 +26,10 @@ from .tools import bench, capacity, doctor, explain, program
 
 __version__ = f"{_VERSION // 10000}.{_VERSION // 100 % 100}.{_VERSION % 100}"
 
-__all__ = ["Backend", "Cache", "Context", "GpuView", "Layer", "Metadata", "Plan", "PlanGroup", "Session"]
-__all__ += ["Tensor", "Workspace", "Writer", "backends", "bench", "capacity", "check_call", "doctor"]
-__all__ += ["default_context", "explain", "explain_call", "layer_info", "prepare_call", "program", "report"]
-__all__ += ["rope_frequencies", "rows", "select_backend", "set_default_context", "stages", "tensor"]
+__all__ = ["Backend", "Cache", "Call", "Context", "GpuView", "Layer", "Metadata", "Plan", "PlanGroup"]
+__all__ += ["Session", "Tensor", "Workspace", "Writer", "backends", "bench", "capacity", "check_call"]
+__all__ += ["default_context", "doctor", "explain", "explain_call", "layer_info", "prepare_call", "program"]
+__all__ += ["report", "rope_frequencies", "rows", "select_backend", "set_default_context", "stages", "tensor"]
 __all__ += ["why_not"]
 __all__ += errors.__all__
 __all__ += stages.__all__

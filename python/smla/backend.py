@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes as c
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _abi, _views
@@ -270,7 +270,14 @@ class Backend(Shared):
         self.context._run(workspace, q, stream, size, lib.smla_backend_forward, *call)
         return plain(out)
 
-    def call(self, metadata, moving, *, stage_budget=0, **tensors):
+    def call(
+        self,
+        metadata: Metadata,
+        moving: Sequence[str],
+        *,
+        stage_budget: int = 0,
+        **tensors: Array | Cache | None,
+    ) -> Call:
         """The call of `forward` with these tensors, out among them, as a Call; nothing is computed.
 
         metadata: of the steps; it may be built anew between runs, with the same number of tokens. moving: as
@@ -278,8 +285,8 @@ class Backend(Shared):
         """
         args = self._fill(metadata, tensors, stage_budget, [])
         create = functools.partial(lib.smla_backend_call_create, self.handle)
-        held = self, metadata, owners(tensors, moving)
-        return Call.__new__(Call)._create(create, _FORWARD, args, moving, self.context, tensors["q"], held)
+        held, q = (self, metadata, owners(tensors, moving)), tensors.get("q")
+        return Call.__new__(Call)._create(create, _FORWARD, args, moving, self.context, q, held)
 
     def _fill(self, metadata, tensors, stage_budget, keep, stream=0):
         """The arguments of a step."""

@@ -74,6 +74,9 @@ class Call(Handle):
         self._like, self._pack = without_memory(like), struct.Struct(f"={len(moving)}Q").pack
         return self
 
+    def __repr__(self) -> str:
+        return f"smla.Call(moving {', '.join(self.moving) or 'nothing'})"
+
     def __call__(
         self, *addresses: int, workspace: Workspace | None = None, stream: int | None = None
     ) -> None:

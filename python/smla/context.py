@@ -255,7 +255,8 @@ class Context(Shared):
         if workspace is not None:
             workspace._run(stream, size, function, *arguments)
             return
-        workspace = self._own.__dict__.get((stream or 0, type(like).__module__ == "torch"))
+        held: dict[Any, Workspace] = self._own.__dict__
+        workspace = held.get((stream or 0, type(like).__module__ == "torch"))
         status = function(*arguments, _NO_MEMORY if workspace is None else workspace.abi, stream)
         if status == _TOO_SMALL:
             workspace = self.own_workspace(like, stream, _bytes(size, arguments))

@@ -349,6 +349,6 @@ def test_a_call_keeps_the_memory_of_a_cache_that_grows_meanwhile(monkeypatch):
 
     monkeypatch.setattr(_run, "_run_stage", grows_first)
     assert (smla.attend(q, cache, rows, **options).out == 1).all()
-    assert alive == [True] and cache.pages == 100
+    assert all(alive) and cache.pages == 100
     gc.collect()
     assert old() is None

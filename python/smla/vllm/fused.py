@@ -86,9 +86,8 @@ def fused_norm_rope(
     _copy(latent, kv_c_out)
     _copy(tail, k_pe_out)
     if mla_kv_cache is not None and mla_kv_cache.numel() and slot_mapping is not None:
-        slots, rope = slot_mapping[: len(latent)], tail if tail.shape[-1] else None
-        kind = latent_cache, mla_kv_cache_dtype, mla_k_scale
-        write(stages.write_kv, latent, rope, slots, mla_kv_cache, *kind)
+        rope, kind = tail if tail.shape[-1] else None, (latent_cache, mla_kv_cache_dtype, mla_k_scale)
+        write(stages.write_kv, latent, rope, slot_mapping[: len(latent)], mla_kv_cache, *kind)
     if has_indexer:
         layer = {"kind": "layer", "bias": index_k_layer_norm_bias}
         keys = _norm(index_k, index_k_layer_norm_w, index_k_layer_norm_eps, torch.float32, **layer)

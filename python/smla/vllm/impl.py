@@ -147,8 +147,8 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         if attend is None:
             described = latent_cache(cache, self.kv_cache_dtype, scale)
             backend = self._backend_for(step.backend, heads, q.dtype, described.format)
-            tensors = {"q": q, "q_pe": rope, "topk_indices": topk[:tokens], "out": out, "lse": lse}
-            tensors["kv_cache"] = described
+            tensors: dict[str, Any] = {"q": q, "q_pe": rope, "topk_indices": topk[:tokens], "out": out}
+            tensors.update(lse=lse, kv_cache=described)
             attend = backend.call(step, moving(tensors, "kv_cache"), **tensors)
             self._attends.keep(key, attend)
         run(attend, scale, q, rope, topk, out, lse, cache)
