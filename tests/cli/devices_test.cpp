@@ -36,7 +36,8 @@ TEST(CliDevices, EverySubcommandWithTheOptionIsAmongThese) {
     for (const auto& words : kByNumber) tested.insert(words[0]);
     for (const std::string& command : subcommands()) {
         bool takes = false;
-        for (const HelpOption& option : options_of(command)) takes |= option.name == "--device";
+        for (const HelpOption& option : options_of(command))
+            takes |= option.name == "--device" && command != "capacity";  // there only a name
         EXPECT_EQ(takes, tested.count(command) > 0) << command;
     }
 }
@@ -68,14 +69,14 @@ TEST(CliDevices, AGpuIsUsedIfThereIsOne) {
     const std::vector<std::string> command{"doctor", "--no-self-test"};
     const auto engine = [](const nlohmann::json& found) {
         const std::string runs_on = found["runs_on"];
-        return runs_on.substr(0, runs_on.find(','));
+        return runs_on.substr(0, runs_on.find_first_of(", "));
     };
     EXPECT_EQ(engine(json_of(command)), gpu ? "cuda" : "cpu");
     EXPECT_EQ(engine(json_of(with(command, {"--threads", "1"}))), "cpu");
     EXPECT_EQ(engine(json_of(with(command, {"--isa", "scalar"}))), "cpu");
     EXPECT_EQ(engine(json_of(with(command, {"--engine", "reference"}))), "reference");
     const Finished shown = run_tool(command), chosen = run_tool(with(command, {"--engine", "cpu"}));
-    EXPECT_EQ(shown.err.rfind("smla: runs on the GPU (cuda, ", 0) == 0, gpu) << shown.err;
+    EXPECT_EQ(shown.err.rfind("smla: runs on the GPU (cuda", 0) == 0, gpu) << shown.err;
     EXPECT_EQ(chosen.err, "");
 }
 

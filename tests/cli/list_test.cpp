@@ -245,7 +245,7 @@ TEST(CliExplain, WithoutArgumentsSaysWhatToAskFor) {
     EXPECT_EQ(run.code, run_tool({}).code);  // as any usage error
     EXPECT_EQ(run.code, 2);
     EXPECT_EQ(run.out, "");
-    for (const char* part : {"--model CONFIG", "--stage NAME", "--device H200",
+    for (const char* part : {"--model MODEL", "--stage NAME", "--device H200",
                              "Examples:\n  smla explain --model ", "\n  smla explain --stage attend "})
         EXPECT_TRUE(has(run.err, part)) << part << " in " << run.err;
     // the guide comes first, the error last

@@ -84,8 +84,8 @@ Table formats_table() {
 Table kernels() {
     Table table({{"stage", "stage"},
                  {"cpu", "cpu, best first"},
-                 {"cuda", "cuda, best first"},
-                 {"reference", "reference"}});
+                 {"cuda", "cuda, best first", {}, 3},
+                 {"reference", "reference", {}, 0}});
     for (int stage = 0; stage < kStageCount; ++stage)
         table.row({kStageNames[stage], Document(kernel_names(Stage(stage), SMLA_ENGINE_CPU)),
                    Document(kernel_names(Stage(stage), SMLA_ENGINE_CUDA)),
