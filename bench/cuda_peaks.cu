@@ -26,8 +26,16 @@ __global__ void __launch_bounds__(256) multiply(float* out, uint32_t seed) {
 
 __global__ void nothing() {}
 
-template <class Work>
-double best_ms(const Work& work) {
+int processors() {
+    int device = 0, count = 0;
+    SMLA_CUDA_CALL(cudaGetDevice(&device));
+    SMLA_CUDA_CALL(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+    return count;
+}
+
+}  // namespace
+
+double best_ms(const std::function<void()>& work) {
     cudaEvent_t begin, end;
     SMLA_CUDA_CALL(cudaEventCreate(&begin));
     SMLA_CUDA_CALL(cudaEventCreate(&end));
@@ -46,14 +54,13 @@ double best_ms(const Work& work) {
     return double(best);
 }
 
-int processors() {
-    int device = 0, count = 0;
+std::string pci_bus_id() {
+    int device = 0;
+    char id[32] = "";
     SMLA_CUDA_CALL(cudaGetDevice(&device));
-    SMLA_CUDA_CALL(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-    return count;
+    SMLA_CUDA_CALL(cudaDeviceGetPCIBusId(id, sizeof id, device));
+    return id;
 }
-
-}  // namespace
 
 double mma_peak_tflops() {
     float* out = nullptr;

@@ -6,5 +6,6 @@ namespace smla::bench {
 double mma_peak_tflops() { return 0; }
 double copy_peak_gbytes() { return 0; }
 void launch_nothing() {}
+std::string pci_bus_id() { return ""; }
 
 }  // namespace smla::bench

@@ -72,6 +72,36 @@ __attribute__((target("avx2,fma"))) void fma256_chains() {
 #undef SMLA_STEP
 #undef SMLA_SUM
 }
+
+constexpr int kTileSteps = 10000;
+
+// Four sums of 16 x 16 from two tiles of A and two of B; tdpbf16ps starts every 16 cycles and takes 52.
+__attribute__((target("amx-tile,amx-bf16"))) void tile_products() {
+    // Static, because gcc 12 takes _tile_loadconfig() for a read of 8 bytes. The ends of both arrays are
+    // reserved.
+    static constexpr struct alignas(64) Config {
+        uint8_t palette = 1, start_row = 0, reserved[14] = {};
+        uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+        uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } config;
+    alignas(64) static const uint16_t ones[16 * 32] = {0x3f80};
+    _tile_loadconfig(&config);
+    _tile_loadd(4, ones, 64);
+    _tile_loadd(5, ones, 64);
+    _tile_loadd(6, ones, 64);
+    _tile_loadd(7, ones, 64);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int step = 0; step < kTileSteps; ++step) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_release();
+}
 #endif
 
 using Lanes [[gnu::vector_size(64)]] = uint64_t;  // the registers that this build may use
@@ -96,6 +126,14 @@ double fma_f32_peak_256() {
 double dot_bf16_peak() {
 #if defined(__x86_64__)
     if (best_isa() >= SMLA_ISA_AVX512_BF16) return median_gflops(4.0 * 16 * kChains * kSteps, dot_chains);
+#endif
+    return 0;
+}
+
+double tile_bf16_peak() {
+#if defined(__x86_64__)
+    if (best_isa() >= SMLA_ISA_AMX && why_no_tiles().empty())
+        return median_gflops(2.0 * 16 * 16 * 32 * 4 * kTileSteps, tile_products);
 #endif
     return 0;
 }

@@ -11,6 +11,7 @@ namespace smla::bench {
 double fma_f32_peak();      // multiply-adds of its widest registers
 double fma_f32_peak_256();  // of 256-bit registers
 double dot_bf16_peak();     // vdpbf16ps
+double tile_bf16_peak();    // tdpbf16ps of AMX
 
 // Reads memory in order, as fast as it comes, in blocks of 256 bytes; a remainder is left out. The sum keeps
 // a compiler from leaving the reads out.

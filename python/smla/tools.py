@@ -97,10 +97,13 @@ class BenchResults(dict[str, Any]):
 
 def bench(**options: Any) -> BenchResults:
     """Times of the stages and of a decode step, against the peak that is measured in the same run. A dict
-    with "results", a row per case; a notebook shows it as charts.
+    with "results", a row per case (median, minimum, maximum, 10th and 90th percentile), "models", the
+    attention of all layers of a model, and "busy", a reason to distrust the times, or None. A notebook shows
+    it as charts.
 
-    options: those of `smla bench --help` (case="attend", quick=True, seconds=, threads=, save=, ...).
-    Errors as those of `capacity`.
+    options: those of `smla bench --help` (case="attend"; stage="attend", heads=16, tokens=4, rows=2048,
+    format="fp8_656"; quick=True, seconds=, threads=, save=, ...). Runs on a GPU if there is one; "runs_on"
+    names it. Errors as those of `capacity`.
 
     Example:
         >>> smla.bench(case="select", quick=True, seconds=0.01)["results"][0]["ms"] > 0
@@ -128,11 +131,12 @@ def _model(config):
 
 
 def capacity(config: Config, **options: Any) -> dict[str, Any]:
-    """Bytes of every cache, FLOPs, and how many requests fit. A dict.
+    """How many requests of a model fit in memory, bytes of every cache, and FLOPs. A dict.
 
-    config: a config.json, a checkpoint's folder, a dict or a configuration of transformers. options: those
-    of `smla capacity --help` (context=, batch=, kv_format=, memory= in GiB, ...). InvalidArgument,
-    DataError or IoError as the command reports.
+    config: a config.json, a checkpoint's folder, the name of a model ("deepseek-v3.2", see `smla list
+    models`), a dict or a configuration of transformers. options: those of `smla capacity --help`
+    (context="128K", memory="80GiB", device="H200", weights_gib=, tp=, dp=, dcp=, kv_format=, ...).
+    InvalidArgument, DataError or IoError as the command reports.
 
     Example:
         >>> smla.capacity(config, context=4096, memory=80)["totals"]["layers"]
@@ -143,11 +147,11 @@ def capacity(config: Config, **options: Any) -> dict[str, Any]:
 
 
 def explain(config: Config, **options: Any) -> dict[str, Any]:
-    """Which kernel each stage of a model's layers takes here; with `device`, which backend and engine serve
-    it there; and why not the others. A dict.
+    """Which kernel runs each stage of a model's layers here; with `device`, which backend and engine serve
+    the model there; and why not the others. A dict.
 
     config: as of `capacity`. options: those of `smla explain --help` (layer=, kv_format=, context=;
-    device="sm_90", kv_dtype=, backend=; ...). Errors as those of `capacity`.
+    device="H200", kv_dtype=, backend=; ...). Errors as those of `capacity`.
 
     Example:
         >>> smla.explain(config)["layers"][0]["layer_kind"]

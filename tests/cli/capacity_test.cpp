@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 namespace smla::test {
 
 namespace {
@@ -86,6 +88,118 @@ TEST(CliCapacity, WholeRequestsAndPages) {
     EXPECT_NEAR(total(capacity(v4_flash()), "bytes_per_request") / (1 << 30), 0.484, 0.001);
     EXPECT_NEAR(total(capacity(kGlm52, {"--context", "1048576"}), "bytes_per_request") / (1 << 30), 52.7,
                 0.05);
+}
+
+TEST(CliCapacity, SizesHaveUnits) {
+    const auto requests = [](std::vector<std::string> words) {
+        return total(capacity(kV32, words), "requests_that_fit");
+    };
+    for (const char* memory : {"80", "80GiB", "80gib", "80G", "81920MiB", "0.078125TiB"})
+        EXPECT_EQ(requests({"--context", "128K", "--memory", memory}), 13) << memory;
+    EXPECT_EQ(requests({"--context", "128k", "--memory", "80GB"}), 12);  // 80e9 / (131072 x 48068) = 12.7
+    EXPECT_EQ(capacity(kV32, {"--context", "1M"})["context"], 1048576);
+    const TemporaryFile v32(kV32);
+    for (const char* memory : {"80 GiB", "80XB", "GiB", "-80GiB", "0GiB", "80GiBs", "1e300TB"})
+        EXPECT_EQ(error_of({"capacity", "--model", v32.path(), "--memory", memory}, 2)["field"], "--memory");
+    for (const char* context : {"128KiB", "K", "1.3K", "128KK", "3G", "9999999999999999M"})
+        EXPECT_EQ(error_of({"capacity", "--model", v32.path(), "--context", context}, 2)["field"],
+                  "--context");
+}
+
+// How many 128K-token requests of DeepSeek-V3.2 fit in 80 GiB? The answer is the first line.
+TEST(CliCapacity, AnswersFirst) {
+    const std::vector<std::string> ask{"capacity", "--model", "deepseek-v3.2", "--context", "128K"};
+    const auto first_lines = [&](std::vector<std::string> more) {
+        more.insert(more.begin(), ask.begin(), ask.end());
+        const Finished run = run_tool(more);
+        EXPECT_EQ(run.code, 0) << run.err;
+        return run.out.substr(0, 400);
+    };
+    const auto begins = [](const std::string& text, const std::string& with) {
+        EXPECT_EQ(text.substr(0, with.size()), with);
+    };
+    begins(first_lines({"--memory", "80GiB"}),
+           "13 requests of 131072 tokens fit in 80.0 GiB.\nWeights are not counted: --weights-gib ");
+    begins(first_lines({"--device", "h100"}), "13 requests of 131072 tokens fit in 80.0 GiB.\n");
+    begins(first_lines({}), "One request of 131072 tokens takes 5.87 GiB; --memory 80GiB or --device H200 ");
+    begins(first_lines({"--memory", "80GiB", "--weights-gib", "70"}),
+           "1 request of 131072 tokens fits in 80.0 GiB.\nWeights: 70.0 GiB (--weights-gib), 70.0 GiB on "
+           "each GPU.\n");
+    begins(first_lines({"--memory", "80GiB", "--weights-gib", "642", "--tp", "8"}),
+           "0 requests of 131072 tokens fit in 8 GPUs with 80.0 GiB each.\nWeights: 642 GiB (--weights-gib), "
+           "80.2 GiB on each GPU.\nThe weights alone do not fit.\n");
+}
+
+// Worked by hand: H200 has 140 GiB; 642 GiB of weights take 80.25 on each of 8, and 59.75 GiB are left. A
+// request takes 131072 x 48068 bytes = 5.868 GiB on each GPU of a tensor-parallel group.
+TEST(CliCapacity, ParallelismDividesWhatItDivides) {
+    const auto ask = [](std::vector<std::string> more) {
+        more.insert(more.begin(), {"--context", "128K", "--device", "H200", "--weights-gib", "642"});
+        return capacity(kV32, more);
+    };
+    const auto fits = [&](const std::vector<std::string>& more) {
+        return total(ask(more), "requests_that_fit");
+    };
+    EXPECT_EQ(fits({"--tp", "8"}), 10);                // 59.75 / 5.868
+    EXPECT_EQ(fits({"--tp", "8", "--dcp", "2"}), 20);  // 59.75 / 2.934
+    EXPECT_EQ(fits({"--tp", "8", "--dcp", "8"}), 81);  // 59.75 / 0.7335
+    EXPECT_EQ(fits({"--dp", "8"}), 80);                // 8 groups of 10
+    EXPECT_EQ(fits({"--tp", "2", "--dp", "4"}), 40);
+    EXPECT_EQ(fits({}), 0);  // the weights do not fit
+    EXPECT_EQ(ask({"--tp", "8", "--dcp", "2"})["bytes_per_request_and_gpu"], 65536.0 * 48068);
+    // Windows and states of V4 are not divided, entries are.
+    const auto flash = [](const char* dcp) {
+        return capacity(v4_flash(), {"--tp", "8", "--dcp", dcp})["bytes_per_request_and_gpu"].get<double>();
+    };
+    EXPECT_GT(flash("2"), flash("1") / 2);
+    EXPECT_LT(flash("2"), flash("1"));
+    const TemporaryFile v32(kV32);
+    EXPECT_EQ(error_of({"capacity", "--model", v32.path(), "--tp", "8", "--dcp", "3"}, 2)["field"], "--dcp");
+}
+
+std::string safetensors(const std::string& header, size_t data) {
+    const uint64_t size = header.size();
+    return std::string(reinterpret_cast<const char*>(&size), 8) + header + std::string(data, '\0');
+}
+
+// Data parallelism divides routed experts and copies everything else, if the files say which is which.
+TEST(CliCapacity, WeightsOfACheckpoint) {
+    const TemporaryFolder folder;
+    const auto write = [&](const std::string& name, const std::string& text) {
+        std::ofstream(folder.path() + "/" + name, std::ios::binary) << text;
+    };
+    const auto weights = [&](std::vector<std::string> more) {
+        more.insert(more.begin(), {"capacity", "--model", folder.path()});
+        return json_of(more, "weights");
+    };
+    write("config.json", kV32);
+    EXPECT_EQ(weights({})["bytes"], 0);
+    const std::string index =
+        R"({"metadata": {"total_size": 1200}, "weight_map": {
+            "model.layers.0.mlp.experts.0.up_proj.weight": "a.st",
+            "model.layers.0.self_attn.o_proj.weight": "b.st"}})";
+    write("model.safetensors.index.json", index);
+    auto found = weights({"--tp", "2", "--dp", "3"});  // the files are not there
+    EXPECT_EQ(found["bytes"], 1200);
+    EXPECT_EQ(found["experts_known"], false);
+    EXPECT_EQ(found["bytes_per_gpu"], 200);
+    write("a.st", safetensors(R"({"model.layers.0.mlp.experts.0.up_proj.weight":
+        {"dtype": "U8", "shape": [900], "data_offsets": [0, 900]}})",
+                              900));
+    write("b.st", safetensors(R"({"model.layers.0.self_attn.o_proj.weight":
+        {"dtype": "U8", "shape": [300], "data_offsets": [0, 300]}, "__metadata__": {"format": "pt"}})",
+                              300));
+    found = weights({"--tp", "2", "--dp", "3"});
+    EXPECT_EQ(found["bytes"], 1200);
+    EXPECT_EQ(found["experts_known"], true);
+    EXPECT_EQ(found["bytes_per_gpu"], 300 / 2 + 900 / 6);
+    write("b.st", "short");
+    EXPECT_EQ(error_of({"capacity", "--model", folder.path()}, 2)["field"], "b.st");
+    write("model.safetensors.index.json", R"({"metadata": {}})");
+    EXPECT_EQ(error_of({"capacity", "--model", folder.path()}, 2)["field"],
+              "model.safetensors.index.json: metadata.total_size");
+    write("model.safetensors.index.json", R"({"metadata": )");
+    EXPECT_EQ(error_of({"capacity", "--model", folder.path()}, 2)["status"], "data error");
 }
 
 TEST(CliCapacity, SharedLayersHaveNoIndexCache) {
@@ -220,7 +334,7 @@ TEST(CliCapacity, Errors) {
     EXPECT_EQ(error_of({"capacity", "--model", v32.path(), "--memory", "-1"}, 2)["field"], "--memory");
     EXPECT_EQ(error_of({"capacity", "--model", v32.path(), "--context", "0"}, 2)["field"], "--context");
     const auto memory = error_of({"capacity", "--model", v32.path(), "--memory", "1e300"}, 2);
-    EXPECT_EQ(memory["wanted"], "a number above 0, at most 1e+09");
+    EXPECT_EQ(memory["wanted"], "a size such as 80GiB, 80GB or 80 (GiB), at most 1e+09");
     const auto layers = error_of({"capacity", "--model", v32.path(), "--layers", "70"}, 2);
     EXPECT_EQ(layers["field"], "--layers");
     EXPECT_EQ(layers["wanted"], "1 to 62, the layers of the model");

@@ -36,7 +36,8 @@ TEST(CliDevices, EverySubcommandWithTheOptionIsAmongThese) {
     for (const auto& words : kByNumber) tested.insert(words[0]);
     for (const std::string& command : subcommands()) {
         bool takes = false;
-        for (const HelpOption& option : options_of(command)) takes |= option.name == "--device";
+        for (const HelpOption& option : options_of(command))
+            takes |= option.name == "--device" && command != "capacity";  // there only a name
         EXPECT_EQ(takes, tested.count(command) > 0) << command;
     }
 }
@@ -61,6 +62,24 @@ TEST(CliDevices, NumbersSelectTheCudaEngine) {
     }
 }
 
+// Without --engine a command runs on the GPU if there is one, and says so first; options and variables of the
+// CPU select the CPU.
+TEST(CliDevices, AGpuIsUsedIfThereIsOne) {
+    const bool gpu = why_no_engine(SMLA_ENGINE_CUDA).empty();
+    const std::vector<std::string> command{"doctor", "--no-self-test"};
+    const auto engine = [](const nlohmann::json& found) {
+        const std::string runs_on = found["runs_on"];
+        return runs_on.substr(0, runs_on.find_first_of(", "));
+    };
+    EXPECT_EQ(engine(json_of(command)), gpu ? "cuda" : "cpu");
+    EXPECT_EQ(engine(json_of(with(command, {"--threads", "1"}))), "cpu");
+    EXPECT_EQ(engine(json_of(with(command, {"--isa", "scalar"}))), "cpu");
+    EXPECT_EQ(engine(json_of(with(command, {"--engine", "reference"}))), "reference");
+    const Finished shown = run_tool(command), chosen = run_tool(with(command, {"--engine", "cpu"}));
+    EXPECT_EQ(shown.err.rfind("smla: runs on the GPU (cuda", 0) == 0, gpu) << shown.err;
+    EXPECT_EQ(chosen.err, "");
+}
+
 TEST(CliDevices, WhatIsNoNumberIsRefused) {
     for (const auto& command : kByNumber)
         for (const char* device : {"", "-1", "1024", "4294967296", "sm_90", "sm_999", "cpu", "cuda", "cuda:0",
@@ -77,7 +96,7 @@ TEST(CliDevices, ExplainTakesNamesOfDevicesThatKernelsRunOn) {
         EXPECT_EQ(json_of(with(command, {device}), "device"), device);
     for (const char* device : {"sm_70",   "sm_75",  "sm_79",  "sm_81",  "sm_91",
                                "sm_110",  "sm_119", "sm_122", "sm_999", "sm_",
-                               "sm_9x",   "sm_090", "SM_90",  "cuda",   "cuda:0",
+                               "sm_9x",   "sm_090", "H1000",  "cuda",   "cuda:0",
                                "cuda:7",  "gpu",    "-1",     "1024",   "99999999999999999999",
                                "\x1b[31m"}) {
         const auto error = error_of(with(command, {device}), 2);
@@ -85,6 +104,19 @@ TEST(CliDevices, ExplainTakesNamesOfDevicesThatKernelsRunOn) {
         EXPECT_TRUE(has(error["wanted"], "sm_90")) << device;
         EXPECT_LT(error["message"].get<std::string>().size(), 300u);
     }
+    const std::vector<std::pair<const char*, const char*>> products = {
+        {"A100", "sm_80"},  {"a6000", "sm_86"},     {"L40", "sm_89"},   {"4090", "sm_89"},
+        {"H100", "sm_90"},  {"h200", "sm_90"},      {"H20", "sm_90"},   {"B200", "sm_100"},
+        {"5090", "sm_120"}, {"pro-6000", "sm_120"}, {"gb10", "sm_121"}, {"SM_90", "sm_90"},
+        {"CPU", "cpu"}};
+    for (const auto& [product, capability] : products)
+        EXPECT_EQ(json_of(with(command, {product}), "device"), capability) << product;
+    const auto near = error_of(with(command, {"H10"}), 2);
+    EXPECT_TRUE(
+        has(near["wanted"], "A100, A6000, L40, 4090, H100, H200, H20, B200, 5090, PRO-6000, GB10, cpu"))
+        << near;
+    EXPECT_TRUE(has(near["wanted"], "; did you mean H20?") || has(near["wanted"], "; did you mean H100?"))
+        << near;
     if (why_no_engine(SMLA_ENGINE_CUDA).empty()) return;
     for (const char* device : {"0", "3", "90"})
         EXPECT_EQ(error_of(with(command, {device}), 3)["field"], "--device") << device;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <sstream>
 
 namespace smla::test {
 
@@ -29,7 +30,7 @@ std::vector<std::string> kernels_of(const std::string& stage) {
 
 TEST(CliList, EverySectionAloneIsThatSectionOfAll) {
     const auto all = json_of({"list"});
-    for (const char* part : {"engines", "isas", "formats", "kernels", "backends"}) {
+    for (const char* part : {"engines", "isas", "formats", "kernels", "models", "backends"}) {
         const auto one = json_of({"list", part});
         EXPECT_EQ(one.size(), 2u) << part;  // and the version
         EXPECT_EQ(one[part], all[part]);
@@ -65,6 +66,84 @@ TEST(CliList, WeakestIsaIsAlwaysThereAndOneIsChosen) {
     int chosen = 0;
     for (const auto& isa : json_of({"list", "isas"}, "isas")) chosen += isa["chosen"].get<bool>();
     EXPECT_EQ(chosen, 1);
+}
+
+TEST(CliList, KernelsOfEveryEngineAndWhyOthersAreMissing) {
+    const std::string shown = run_tool({"list", "kernels"}).out, header = shown.substr(0, shown.find('\n'));
+    for (const char* engine : {"cpu, best first", "cuda, best first", "reference"})
+        EXPECT_TRUE(has(header, engine)) << header;
+    const auto engines = json_of({"list", "engines"}, "engines");
+    for (const auto& engine : engines)
+        if (engine["name"] == "cuda" && !engine["available"]) {
+            EXPECT_TRUE(has(shown, "\ncuda: " + engine["note"].get<std::string>() + "\n")) << shown;
+        }
+    for (const auto& isa : json_of({"list", "isas"}, "isas")) {
+        const std::string prefix = "cpu_" + isa["name"].get<std::string>() + "_";
+        EXPECT_EQ(has(shown, "\n" + prefix + "*: "), !isa["available"] && has(shown, prefix + "attend"))
+            << isa << shown;
+    }
+}
+
+// As list support --json has it for kv_cache_dtype auto.
+TEST(CliList, SupportIsATableOfModelsAndDevices) {
+    const std::string shown = run_tool({"list", "support"}).out;
+    std::istringstream lines(shown);
+    std::string line;
+    std::getline(lines, line);
+    std::vector<std::string> models;
+    std::istringstream head(line);
+    for (std::string word; head >> word;) models.push_back(word);
+    models.erase(models.begin());
+    EXPECT_EQ(models, (std::vector<std::string>{"V3.2", "GLM-5.x", "GLM-5.3-Flash", "V4", "V4.1"}));
+    std::map<std::string, std::vector<std::string>> expected;
+    for (const auto& row : json_of({"list", "support"}, "support"))
+        if (row["kv_cache_dtype"] == "auto")
+            expected[row["device"]].push_back(row["backend"].is_null() ? "-" : row["backend"]);
+    size_t seen = 0;
+    while (std::getline(lines, line)) {
+        const auto found = expected.find(line.substr(0, line.find(' ')));
+        if (found == expected.end()) continue;
+        std::istringstream cells(line.find(')') == std::string::npos ? line.substr(line.find(' '))
+                                                                     : line.substr(line.find(')') + 1));
+        std::vector<std::string> backends;
+        for (std::string word; cells >> word;) backends.push_back(word);
+        EXPECT_EQ(backends, found->second) << line;
+        ++seen;
+    }
+    EXPECT_EQ(seen, 8u) << shown;
+    EXPECT_TRUE(has(shown, "sm_90 (H100, H200, H20)")) << shown;
+}
+
+// The table of the tool and the tests' own copies of the configurations.
+TEST(CliList, ModelsByNameAreThoseOfTheirConfigurations) {
+    const std::map<std::string, std::string> configs = {{"deepseek-v3.2", kV32},
+                                                        {"deepseek-v4-flash", v4_flash()},
+                                                        {"deepseek-v4-pro", v4_pro()},
+                                                        {"deepseek-v4.1-flash", v41()},
+                                                        {"glm-5", kGlm5},
+                                                        {"glm-5.1", kGlm5},
+                                                        {"glm-5.2", kGlm52},
+                                                        {"glm-5.3-flash", kGlm53}};
+    size_t seen = 0;
+    for (const auto& model : json_of({"list", "models"}, "models")) {
+        const std::string name = model["name"];
+        ASSERT_TRUE(configs.count(name)) << name;
+        const TemporaryFile file(configs.at(name));
+        const auto command = [](const std::string& value) {
+            return std::vector<std::string>{"capacity", "--model", value, "--mtp"};
+        };
+        EXPECT_EQ(json_of(command(name)), json_of(command(file.path()))) << name;
+        ++seen;
+    }
+    EXPECT_EQ(seen, configs.size());
+    EXPECT_EQ(json_of({"explain", "--model", "GLM-5.2", "--device", "cpu"}, "model_type"), "glm_moe_dsa");
+    for (const char* command : {"capacity", "explain"}) {
+        const auto error = error_of({command, "--model", "deepseek-v3.3"}, 2);
+        EXPECT_EQ(error["field"], "--model");
+        EXPECT_TRUE(has(error["wanted"], "; did you mean deepseek-v3.2?")) << error;
+        EXPECT_TRUE(has(error["wanted"], "glm-5.3-flash")) << error;
+        EXPECT_LT(error["message"].get<std::string>().size(), 300u);
+    }
 }
 
 TEST(CliExplain, EveryStageListsItsKernelsInOrder) {
@@ -149,12 +228,24 @@ TEST(CliExplain, ModelStepsAreWhatTheLayerRuns) {
     EXPECT_NE(chained("24").find("score_select"), std::string::npos) << chained("24");
 }
 
+TEST(CliExplain, WordsThatAreNotAskedToKernels) {
+    const Finished stage = run_tool({"explain", "--stage", "select", "--all"}),
+                   model = run_tool({"explain", "--model", "deepseek-v3.2", "--device", "H200"});
+    EXPECT_TRUE(has(stage.out, "cpu_generic_select: supported, lower priority")) << stage.out;
+    EXPECT_TRUE(has(model.out, "supported, lower priority")) << model.out;
+    EXPECT_TRUE(has(model.out, "original: would refuse: ")) << model.out;
+    for (const char* old : {"stands after", "not: ", "demands"}) {
+        EXPECT_FALSE(has(stage.out, old)) << stage.out;
+        EXPECT_FALSE(has(model.out, old)) << model.out;
+    }
+}
+
 TEST(CliExplain, WithoutArgumentsSaysWhatToAskFor) {
     const Finished run = run_tool({"explain"});
     EXPECT_EQ(run.code, run_tool({}).code);  // as any usage error
     EXPECT_EQ(run.code, 2);
     EXPECT_EQ(run.out, "");
-    for (const char* part : {"--model CONFIG", "--stage NAME", "--device sm_90",
+    for (const char* part : {"--model MODEL", "--stage NAME", "--device H200",
                              "Examples:\n  smla explain --model ", "\n  smla explain --stage attend "})
         EXPECT_TRUE(has(run.err, part)) << part << " in " << run.err;
     // the guide comes first, the error last

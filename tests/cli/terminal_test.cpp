@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cctype>
+#include <set>
 #include <sstream>
 
 namespace smla::test {
@@ -52,16 +53,18 @@ struct Files {
             {"explain", "--model", flash.path(), "--device", "sm_120", "--kv-dtype", "fp8"},
             {"explain", "--stage", "attend", "--all", "--isa", "scalar"},
             {"capacity", "--model", v32.path(), "--memory", "80"},
+            {"capacity", "--model", "deepseek-v4-pro", "--device", "h200", "--tp", "8", "--dp", "2"},
             {"capacity", "--model", flash.path()},
             {"capacity", "--model", example.path()},
             {"bench", "--quick", "--seconds", "0.01", "--case", "select"},
             {"bench", "--quick", "--seconds", "0.01", "--case", "metadata"},
+            {"bench", "--quick", "--seconds", "0.01", "--case", "decode", "--context", "300"},
             {"demo", example.path()},
             {"run", "--serve", trace, "--backend", "FLASHMLA_SPARSE"},
             {"verify", "--stage", "attend", "--seconds", "0.01", "--seed", "1"},
             {"verify", "--golden", golden}};
         for (const char* part :
-             {"engines", "isas", "formats", "kernels", "backends", "support", "environment"})
+             {"engines", "isas", "formats", "kernels", "models", "backends", "support", "environment"})
             out.push_back({"list", part});
         return out;
     }
@@ -80,6 +83,54 @@ TEST(CliTerminal, NoLineIsWiderThanTheTerminal) {
             const std::string line = widest(run.out);
             EXPECT_LE(columns_of(line), size_t(columns)) << line;
         }
+}
+
+TEST(CliTerminal, HelpIsNeverWiderThanTheTerminal) {
+    std::vector<std::vector<std::string>> commands{{"--help"}, {}};
+    for (const std::string& name : subcommands()) commands.push_back({name, "--help"});
+    for (const std::vector<std::string>& words : commands)
+        for (const int columns : {100, 80, 60, 40}) {
+            SCOPED_TRACE((words.empty() ? "smla" : words[0]) + " at " + std::to_string(columns));
+            const Finished run = run_tool(words, {.terminal = true, .columns = columns}),
+                           told = run_tool(words, {.environment = {"COLUMNS=" + std::to_string(columns)},
+                                                   .terminal = true,
+                                                   .columns = 300});
+            const std::string text =
+                words.empty() ? run.err.substr(0, run.err.rfind("smla: error")) : run.out;
+            EXPECT_GT(text.size(), 200u);
+            EXPECT_LE(columns_of(widest(text)), size_t(columns)) << widest(text);
+            EXPECT_EQ(told.out, run.out);
+        }
+    // Nothing is lost by breaking lines.
+    const auto words_of = [](const std::string& text) {
+        std::istringstream in(text);
+        std::multiset<std::string> out;
+        for (std::string word; in >> word;) out.insert(word);
+        return out;
+    };
+    const Finished narrow = run_tool({"bench", "--help"}, {.terminal = true, .columns = 80});
+    EXPECT_EQ(words_of(narrow.out), words_of(run_tool({"bench", "--help"}).out));
+}
+
+// What one decides by is there at 80 columns.
+TEST(CliTerminal, DecidingColumnsStayAt80Columns) {
+    const auto header = [](const std::vector<std::string>& words, const char* first) {
+        const std::string out =
+            run_tool(words, {.environment = {"NO_COLOR=1"}, .terminal = true, .columns = 80}).out;
+        std::istringstream lines(out);
+        for (std::string line; std::getline(lines, line);)
+            if (line.starts_with(first)) return line;
+        return "no line begins with " + std::string(first) + " in " + out;
+    };
+    const std::vector<std::string> bench{"bench", "--quick", "--seconds", "0.01", "--case", "attend"};
+    for (const char* column : {"stage", "case", "median ms", "min", "max", "% of peak"})
+        EXPECT_TRUE(has(header(bench, "stage"), column)) << column << ": " << header(bench, "stage");
+    const std::vector<std::string> capacity{"capacity", "--model", "deepseek-v4-flash"};
+    for (const char* column : {"layers of kind", "layers", "cache", "all layers B/token"})
+        EXPECT_TRUE(has(header(capacity, "layers of kind"), column)) << header(capacity, "layers of kind");
+    for (const char* column : {"device", "V3.2", "GLM-5.x", "GLM-5.3-Flash", "V4", "V4.1"})
+        EXPECT_TRUE(has(header({"list", "support"}, "device"), column))
+            << header({"list", "support"}, "device");
 }
 
 // The lines that a terminal shows of what was written to it: carriage returns and erased ends count.

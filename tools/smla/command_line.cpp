@@ -3,9 +3,11 @@
 #include "core/environment.h"
 #include "names.h"
 #include "subcommands.h"
+#include "terminal.h"
 #include "tool_main.h"
 
 #include <smla/types.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -15,6 +17,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -133,6 +136,22 @@ void read_environment(CLI::App& command) {
     }
 }
 
+// The help of the app or of its chosen subcommand, no wider than the terminal behind a file descriptor.
+std::string help_text(const CLI::App& app, int file) {
+    const size_t columns = terminal_columns(file), left = columns < 80 ? 24 : 34;
+    app.get_formatter()->column_width(left);
+    std::istringstream lines(app.help());
+    std::string out;
+    for (std::string line; std::getline(lines, line);) {
+        const size_t indent = std::min(line.find_first_not_of(' '), line.size());
+        const bool described =
+            line.size() > left && line.starts_with("  ") && line[left - 1] == ' ' && line[left] != ' ';
+        const size_t hanging = std::min(described ? left : indent + 2, columns / 2);
+        for (const std::string& piece : broken(line, columns, std::string(hanging, ' '))) out += piece + "\n";
+    }
+    return out;
+}
+
 int parse_and_run(CLI::App& app, Tool& tool, int argc, char** argv) {
     for (int i = 1; i < argc; ++i)  // before parsing, so that its errors are JSON too
         if (std::string_view(argv[i]) == "--json") tool.want_json();
@@ -143,15 +162,16 @@ int parse_and_run(CLI::App& app, Tool& tool, int argc, char** argv) {
         if (!tool.json()) return app.exit(done);
         tool.print(Document{{"version", version_text()}});
         return kOk;
-    } catch (const CLI::Success& done) {  // --help
-        return app.exit(done);
+    } catch (const CLI::Success&) {  // --help
+        std::fputs(help_text(app, STDOUT_FILENO).c_str(), stdout);
+        return kOk;
     } catch (const CLI::ParseError& error) {
         if (!app.remaining(true).empty()) throw unexpected_argument(app);  // even if an option is missing
         throw wrong_value(app, error.what());
     }
     const auto chosen = app.get_subcommands();
     if (chosen.empty()) {
-        if (!tool.json()) std::fputs(app.help().c_str(), stderr);
+        if (!tool.json()) std::fputs(help_text(app, STDERR_FILENO).c_str(), stderr);
         std::vector<std::string> names;
         for (const CLI::App* each : app.get_subcommands([](const CLI::App*) { return true; }))
             names.push_back(each->get_name());
@@ -166,7 +186,6 @@ int run(int argc, char** argv) {
     CLI::App app(kDescription, "smla");
     app.footer(kFooter);
     app.set_version_flag("--version", version_text());
-    app.get_formatter()->column_width(34);
     bool json = false;
     app.add_flag("--json", json, "Print one JSON document");
     app.require_subcommand(0, 1);  // at most one: a folder may have a subcommand's name

@@ -1,5 +1,7 @@
 #include "cases.h"
 
+#include "models.h"
+
 namespace smla::cli {
 
 namespace {
@@ -7,46 +9,6 @@ namespace {
 double row_bytes(const ListShape& list, int64_t width) {
     const Format* format = find_format(list.format);
     return format ? double(format->record_bytes(int32_t(width))) * double(list.listed) : 0;
-}
-
-// What an inference engine would read from the published config.json files.
-AttentionConfig v32() {
-    AttentionConfig config;
-    config.common.model_type = "deepseek_v32";
-    config.common.family = ModelFamily::dsa;
-    config.common.hidden_size = 7168;
-    config.common.layers = 61;
-    config.common.heads = 128;
-    config.common.q_lora_rank = 1536;
-    config.common.rope_dim = 64;
-    config.common.rms_norm_eps = config.common.latent_norm_eps = 1e-6;
-    config.indexer = IndexerConfig{.heads = 64, .head_dim = 128, .topk = 2048, .rope_style = SMLA_ROPE_HALF};
-    DsaConfig dsa;
-    dsa.kv_lora_rank = 512;
-    dsa.qk_nope_head_dim = dsa.v_head_dim = 128;
-    config.dsa = dsa;
-    return config;
-}
-
-AttentionConfig v4_flash() {
-    AttentionConfig config;
-    config.common.model_type = "deepseek_v4";
-    config.common.family = ModelFamily::hybrid;
-    config.common.hidden_size = 4096;
-    config.common.layers = 4;
-    config.common.heads = 64;
-    config.common.q_lora_rank = 1024;
-    config.common.rope_dim = 64;
-    config.common.rms_norm_eps = config.common.latent_norm_eps = 1e-6;
-    config.indexer = IndexerConfig{.heads = 64, .head_dim = 128, .topk = 512};
-    HybridConfig hybrid;
-    hybrid.head_dim = 512;
-    hybrid.window = 128;
-    hybrid.o_groups = 8;
-    hybrid.o_lora_rank = 1024;
-    hybrid.compress_ratios = {0, 0, 4, 128};
-    config.hybrid = hybrid;
-    return config;
 }
 
 }  // namespace
@@ -195,9 +157,13 @@ std::vector<ProjectCase> project_cases(bool quick, bool gpu) {
 std::vector<DecodeCase> decode_cases(bool quick, int64_t tokens, int64_t context) {
     if (context == 0) context = quick ? 16384 : 131072;
     const std::string of = (tokens > 1 ? text(", ", tokens, " tokens") : "") + text(", context ", context);
-    return {{"V3.2 layer" + of, v32(), 0, tokens, context},
-            {"V4-Flash layer of ratio 4" + of, v4_flash(), 2, tokens, context},
-            {"V4-Flash layer of ratio 128" + of, v4_flash(), 3, tokens, context}};
+    std::vector<DecodeCase> out;
+    for (const char* model : {"deepseek-v3.2", "deepseek-v4-flash"}) {
+        const AttentionConfig config = published_model(model);
+        for (const LayerClass& each : layer_classes(config, config.common.layers))
+            out.push_back({text(model, " layer, ", each.name(), of), model, config, each, tokens, context});
+    }
+    return out;
 }
 
 }  // namespace smla::cli

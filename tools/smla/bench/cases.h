@@ -1,7 +1,7 @@
 // The shapes that smla bench measures.
 #pragma once
 
-#include "model/config.h"
+#include "model_info.h"
 #include "problems.h"
 
 #include <string>
@@ -40,9 +40,9 @@ struct ProjectCase {
     double bytes() const { return 2.0 * double(groups * inner * outer); }  // of the bf16 weights
 };
 struct DecodeCase {
-    std::string name;
+    std::string name, model;
     AttentionConfig config;
-    int layer;
+    LayerClass layers;        // of the model; the first one runs
     int64_t tokens, context;  // requests with one token each, and how many each has
 };
 

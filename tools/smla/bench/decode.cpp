@@ -60,7 +60,7 @@ std::vector<std::unique_ptr<Recording>> Bench::record(const ModelStep& step, con
 // The stages that ran, as rows of the table below the whole step.
 std::vector<Measured> Bench::parts(const StageRecords& records,
                                    const std::array<std::vector<double>, kStageCount>& seconds,
-                                   const Measured& total, const TokenFlops& flops) const {
+                                   const Measured& total, const TokenFlops& flops) {
     std::vector<Measured> out;
     for (int stage = 0; stage < kStageCount; ++stage) {
         const StageRecord& record = records[size_t(stage)];
@@ -70,10 +70,14 @@ std::vector<Measured> Bench::parts(const StageRecords& records,
                       .kernel = record.kernel,
                       .part = true};
         each.seconds = median_of(seconds[size_t(stage)]);
-        each.repeats = total.repeats;
+        each.repeats = seconds[size_t(stage)];
         each.flops = flops_of(Stage(stage), flops);
         const bool bf16 = stage == int(Stage::attend) || stage == int(Stage::score_select);
-        each.peak_flops = each.flops > 0 ? peaks_.of(isa(), bf16 ? SMLA_BF16 : SMLA_F32) : 0;
+        const Unit* const unit = unit_of(each.kernel, bf16 ? SMLA_BF16 : SMLA_F32, context_);
+        if (unit && each.flops > 0) {
+            each.unit = unit->name;
+            each.peak_flops = peak_of(*unit, context_);
+        }
         each.error = std::numeric_limits<double>::quiet_NaN();
         out.push_back(each);
     }
@@ -85,7 +89,7 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
     shape.requests = test.tokens;
     shape.context = test.context;
     shape.caches = choose_caches(test.config, "auto", "auto", 64);
-    ModelStep step = model_step(test.config, test.layer, shape);
+    ModelStep step = model_step(test.config, int(test.layers.first), shape);
     Memory memory;
     fill(step, shape, memory, filling_, 30);
     PlacedMemory placed(context_.device());
@@ -138,9 +142,8 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
     Runner looking(env, tapped_plan, workspace_.at_least(tapped.total_bytes()), nullptr, &tap);
     step.run(looking);
 
-    const LayerClass layer{test.config.layer_kind(test.layer), test.config.compress_ratio(test.layer),
-                           test.layer, 1};
-    std::vector<Measured> out = parts(last, seconds, total, token_flops(test.config, layer, test.context));
+    std::vector<Measured> out =
+        parts(last, seconds, total, token_flops(test.config, test.layers, test.context));
     Measured sum{.stage = "sum", .name = test.name, .part = true, .repeats = total.repeats};
     sum.error = std::numeric_limits<double>::quiet_NaN();
     for (Measured& each : out) {

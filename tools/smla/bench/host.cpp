@@ -19,7 +19,7 @@ struct DestroyContext {
 using AbiContext = std::unique_ptr<smla_context, DestroyContext>;
 
 AbiContext make_context(const ContextOptions& options) {
-    const smla_context_args args = options.args();
+    const smla_context_args args = options.args_here();
     smla_context* context = nullptr;
     check_status(smla_context_create(&args, &context));
     return AbiContext(context);
@@ -138,7 +138,7 @@ std::vector<HostTime> time_calls(HostBench& bench) {
 
 int bench_host(const Tool& tool, const ContextOptions& options, const BenchOptions& bench_options) {
     const AbiContext abi = make_context(options);
-    Context context = options.create();
+    Context context = options.create(tool);
     HostBench bench{abi.get(), context, HostTimer(context.device(), bench_options)};
     std::vector<HostTime> times;
     if (bench.timer.gpu())  // the lower bound of every call

@@ -8,11 +8,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <ctime>
 #include <limits>
 #include <memory>
-#include <mutex>
 
 namespace smla::cli {
 
@@ -26,6 +26,13 @@ constexpr size_t kPageBytes = 4096;
 template <class... Tensors>
 void take_tokens(int64_t first, int64_t count, Tensors*... each) {
     ((*each = present(*each) ? slice(*each, 0, first, first + count) : *each), ...);
+}
+
+// Dtype of the operands of score's products. A GPU multiplies e4m3 only if logits may be rounded; its tensor
+// cores keep too few bits of such sums.
+smla_dtype multiplied(const smla_score_args& args) {
+    const bool gpu_exact = args.q.device_type != SMLA_CPU && args.precision != SMLA_PRECISION_ROUNDED;
+    return gpu_exact && args.q.dtype == SMLA_E4M3 ? SMLA_BF16 : args.q.dtype;
 }
 
 template <Stage S>
@@ -60,11 +67,12 @@ double Stopwatch::once(const std::function<void(int64_t)>& body, int64_t i) cons
     return now() - start;
 }
 
-double median_of(std::vector<double> values) {
-    const auto middle = values.begin() + int64_t(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    return *middle;
+double quantile_of(std::vector<double> values, double q) {
+    const auto at = values.begin() + std::llround(q * double(values.size() - 1));
+    std::nth_element(values.begin(), at, values.end());
+    return *at;
 }
+double median_of(std::vector<double> values) { return quantile_of(std::move(values), 0.5); }
 
 std::vector<double> Stopwatch::repeats(const std::function<void(int64_t)>& body) const {
     const double limit = options_.quick ? options_.seconds / 3 : options_.seconds;
@@ -80,30 +88,15 @@ std::vector<double> Stopwatch::repeats(const std::function<void(int64_t)>& body)
 }
 
 Peaks measure_peaks(Context& context) {
-    Peaks sum;
-    if (context.device().type() != SMLA_CPU) {
-        Device::Scope scope(context.device());
-        sum.bf16_dot = bench::mma_peak_tflops() * 1e12;
-        return sum;
+    Peaks out;
+    for (const Unit& unit : units()) {
+        const double peak = peak_of(unit, context);
+        if (peak == 0) continue;
+        out.of_units.emplace_back(&unit, peak);
+        double& best = unit.bf16 ? out.bf16_dot : out.f32_fma;
+        if (unit.device == SMLA_CPU || unit.bf16) best = std::max(best, peak);
     }
-    std::mutex mutex;
-    const smla_isa isa = context.env({}).isa;
-    context.pool().run(context.pool().threads(), [&](int64_t, int) {
-        Peaks one;
-        if (isa >= SMLA_ISA_AVX512_BF16) one.bf16_dot = bench::dot_bf16_peak() * 1e9;
-        if (isa >= SMLA_ISA_AVX512) one.f32_fma = bench::fma_f32_peak() * 1e9;
-        else if (isa == SMLA_ISA_AVX2) one.f32_fma = bench::fma_f32_peak_256() * 1e9;
-        std::lock_guard lock(mutex);
-        sum.bf16_dot += one.bf16_dot;
-        sum.f32_fma += one.f32_fma;
-    });
-    return sum;
-}
-
-double Peaks::of(smla_isa isa, smla_dtype queries) const {
-    if (f32_fma == 0) return bf16_dot;  // a GPU's matrix units
-    const bool narrow = queries == SMLA_BF16 || queries == SMLA_E4M3 || queries == SMLA_E2M1;
-    return isa >= SMLA_ISA_AVX512_BF16 && narrow ? bf16_dot : f32_fma;
+    return out;
 }
 
 Bench::Bench(Context& context, const BenchOptions& options)
@@ -150,11 +143,16 @@ const smla_cache& Bench::pool(const ListShape& list, int64_t width, int which) {
     return filled_.back();
 }
 
-// Measures the peak just before and just after: clocks drift over the minutes of a table.
-void Bench::time(Measured& out, smla_dtype queries, const std::function<void(int64_t)>& body) {
-    const double before = measure_peaks(context_).of(isa(), queries);
+// Measures the peak of the kernel's unit just before and after, because clocks drift over the minutes of a
+// table. The first call of `body` selects the kernel.
+void Bench::time(Measured& out, smla_dtype operands, const std::function<void(int64_t)>& body) {
+    body(0);
+    const Unit* const unit = unit_of(out.kernel, operands, context_);
+    const double before = unit ? peak_of(*unit, context_) : 0;
     out.set(stopwatch_.repeats(body));
-    out.peak_flops = (before + measure_peaks(context_).of(isa(), queries)) / 2;
+    if (!unit) return;
+    out.unit = unit->name;
+    out.peak_flops = (before + peak_of(*unit, context_)) / 2;
 }
 
 Measured Bench::attend(const AttendCase& test) {
@@ -197,7 +195,8 @@ Measured Bench::score(const ScoreCase& test) {
     const Placed placed(context_.device(), args);
     const Env env = context_.env(workspace_for<Stage::score>(workspace_, placed.args, context_));
     Measured out{.stage = "score", .name = test.name, .flops = test.flops(), .bytes = test.bytes()};
-    time(out, args.q.dtype, [&](int64_t) { out.kernel = run_stage<Stage::score>(placed.args, env); });
+    time(out, multiplied(placed.args),
+         [&](int64_t) { out.kernel = run_stage<Stage::score>(placed.args, env); });
     placed.copy_back();
     const int64_t end = test.shape.columns - test.shape.tokens_per_request + 1;  // of the first token
     const int64_t sample = std::min<int64_t>(256, end);
@@ -236,7 +235,7 @@ Measured Bench::score_select(const FusedCase& test) {
     const Env env = context_.env(workspace_for<Stage::score_select>(workspace_, placed.args, context_));
     const ScoreCase work{test.name, test.score};
     Measured out{.stage = "score_select", .name = test.name, .flops = work.flops(), .bytes = work.bytes()};
-    time(out, args.score.q.dtype,
+    time(out, multiplied(placed.args.score),
          [&](int64_t) { out.kernel = run_stage<Stage::score_select>(placed.args, env); });
     placed.copy_back();
     const bool checked = test.score.columns <= 16384 && test.score.tokens_per_request == 1;

@@ -5,6 +5,7 @@
 #include "engines/context.h"
 #include "model_info.h"
 #include "model_step.h"
+#include "unit.h"
 
 #include <functional>
 #include <utility>
@@ -22,6 +23,7 @@ struct BenchOptions {
 constexpr size_t kRepeatsOnGpu = 30, kRepeats = 5;  // at least
 
 double median_of(std::vector<double> values);
+double quantile_of(std::vector<double> values, double q);  // q of 0 is the minimum, of 1 the maximum
 
 struct Measured {
     std::string stage, name, kernel;
@@ -30,7 +32,8 @@ struct Measured {
     std::vector<double> repeats;  // seconds of each, in the order in which they ran
     void set(std::vector<double> times) { seconds = median_of(times), repeats = std::move(times); }
     double flops = 0, bytes = 0;  // of one call; 0: not a figure for this stage
-    double peak_flops = 0;        // per second, of the threads used; 0: unknown
+    double peak_flops = 0;        // per second, of the kernel's unit; 0: none or unknown
+    std::string unit;             // its name
     double error = 0;             // against double, on a sample
 };
 
@@ -54,11 +57,11 @@ private:
     DeviceBuffer flush_;
 };
 
-// Floating-point operations per second of the context's threads, on registers only, measured now.
+// Rates of the units that a context's threads or GPU have, measured now, in operations per second.
 struct Peaks {
-    double bf16_dot = 0, f32_fma = 0;
-    double memory = 0;  // bytes per second, of memory far larger than caches; Bench::peaks() alone has it
-    double of(smla_isa isa, smla_dtype queries) const;
+    std::vector<std::pair<const Unit*, double>> of_units;
+    double bf16_dot = 0, f32_fma = 0;  // the fastest for bf16 and for f32; 0: none
+    double memory = 0;  // bytes per second, of memory far larger than caches; only Bench::peaks() has it
 };
 Peaks measure_peaks(Context& context);
 
@@ -82,19 +85,18 @@ public:
 private:
     // Bytes per second that the threads read of memory in order; that a GPU's copy reads and writes.
     double memory_peak() const;
-    // Sets the median time of body(i), and the peak for operands of this dtype measured around it.
-    void time(Measured& out, smla_dtype queries, const std::function<void(int64_t)>& body);
+    // Sets the times of body(i), which sets out.kernel, and the peak of that kernel's unit measured around
+    // them.
+    void time(Measured& out, smla_dtype operands, const std::function<void(int64_t)>& body);
     std::vector<std::unique_ptr<Recording>> record(const ModelStep& step, const StepPlan& plan,
                                                    Workspace workspace, Tensor& input,
                                                    const std::vector<Tensor>& variants) const;
     std::vector<Measured> parts(const StageRecords& records,
                                 const std::array<std::vector<double>, kStageCount>& seconds,
-                                const Measured& total, const TokenFlops& flops) const;
+                                const Measured& total, const TokenFlops& flops);
     void time_parts(const ModelStep& step, const StepPlan& plan, Workspace workspace,
                     std::array<std::vector<double>, kStageCount>& seconds) const;
     const smla_cache& pool(const ListShape& list, int64_t width, int which);
-    smla_isa isa() const { return context_.env({}).isa; }
-
     bool gpu() const { return context_.device().type() != SMLA_CPU; }
 
     Context& context_;

@@ -1,5 +1,4 @@
-// smla bench --suite: cases that have peers, in a fixed order, beside the peers' times and this library's
-// targets.
+// smla bench --suite: cases that have peers, in a fixed order, with the peers' times.
 #pragma once
 
 #include "measure.h"
@@ -7,8 +6,8 @@
 namespace smla::cli {
 
 struct SuiteCase {
-    std::string stage, name, peer;
-    double peer_us, target_us;
+    std::string stage, name, peer;  // no peer: ""
+    double peer_us;
     std::function<Measured(Bench&)> run;
 };
 

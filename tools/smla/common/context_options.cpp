@@ -1,8 +1,10 @@
 #include "context_options.h"
 
 #include "core/cpu_features.h"
+#include "core/environment.h"
 #include "engines/run.h"
 #include "names.h"
+#include "tool.h"
 
 #include <CLI/CLI.hpp>
 
@@ -28,7 +30,9 @@ std::vector<std::string> isa_names() {
 }  // namespace
 
 void ContextOptions::add(CLI::App& command) {
-    command.add_option("--engine", engine, "auto, reference, cpu or cuda (default: SMLA_ENGINE, else auto)")
+    command
+        .add_option("--engine", engine,
+                    "auto (a GPU if there is one), reference, cpu or cuda (default: SMLA_ENGINE, else auto)")
         ->check(one_of({engine_names().begin(), engine_names().end()}))
         ->capture_default_str()
         ->group(kGroup);
@@ -84,6 +88,19 @@ smla_context_args ContextOptions::args() const {
     return args;
 }
 
-Context ContextOptions::create() const { return Context(args()); }
+smla_context_args ContextOptions::args_here() const {
+    smla_context_args args = this->args();
+    const bool about_cpu = isa != "auto" || threads != 0 || environment("SMLA_ISA");
+    if (args.engine == SMLA_ENGINE_AUTO && !about_cpu && why_no_engine(SMLA_ENGINE_CUDA).empty())
+        args.engine = SMLA_ENGINE_CUDA;
+    return args;
+}
+
+Context ContextOptions::create(const Tool& tool) const {
+    Context context(args_here());
+    const bool by_itself = context.device().type() != SMLA_CPU && args().engine == SMLA_ENGINE_AUTO;
+    tool.runs_on(context.description(), by_itself);
+    return context;
+}
 
 }  // namespace smla::cli

@@ -9,6 +9,8 @@
 
 namespace smla::cli {
 
+class Tool;
+
 constexpr int kMostDevice = 1023;
 
 // A field in errors of the library, and the option and the environment variable that set it. is_default: the
@@ -36,7 +38,10 @@ struct ContextOptions {
     void add(CLI::App& command);
     // Points into this object. Without --engine, --device or a required kernel selects the engine.
     smla_context_args args() const;
-    Context create() const;
+    // Where nothing selects an engine: the GPU if there is one. Options and variables that only concern the
+    // CPU (--isa, --threads) select the CPU.
+    smla_context_args args_here() const;
+    Context create(const Tool& tool) const;  // reports where it runs
 };
 
 }  // namespace smla::cli

@@ -74,8 +74,13 @@ std::string build_type() {
 #endif
 }
 
+std::string why_no_gpu() {
+    const std::string why = why_no_engine(SMLA_ENGINE_CUDA), no_engine = "cuda; wanted ";
+    return why.starts_with(no_engine) ? "requires " + why.substr(no_engine.size()) : why;
+}
+
 Document gpu_facts() {
-    const std::string why = why_no_engine(SMLA_ENGINE_CUDA);
+    const std::string why = why_no_gpu();
     if (!why.empty()) return {{"why_none", why}};
     Document devices = Document::array();
     std::string failed;

@@ -45,6 +45,12 @@ CacheChoice choose_caches(const AttentionConfig& config, const std::string& kv_f
     return choice;
 }
 
+int64_t telling_layer(const AttentionConfig& config) {
+    for (const LayerClass& each : layer_classes(config, std::max<int64_t>(config.common.layers, 1)))
+        if (each.kind != LayerKind::dsa_shared && reads_selection(each.kind)) return each.first;
+    return 0;
+}
+
 TokenKeys token_keys(const AttentionConfig& config, const LayerClass& layers, int64_t context) {
     const int64_t topk = config.indexer ? config.indexer->topk : 0;
     if (!config.hybrid) {

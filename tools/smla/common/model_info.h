@@ -23,6 +23,10 @@ LayerClass layer_class(const AttentionConfig& config, int64_t layer);  // of thi
 // The classes of layers [0, layers); those of linear attention are left out.
 std::vector<LayerClass> layer_classes(const AttentionConfig& config, int64_t layers);
 
+// The layer whose dimensions describe the model to a backend: the first that attends to selected keys,
+// because it has every dimension that other layers have. Without such a layer: 0.
+int64_t telling_layer(const AttentionConfig& config);
+
 // Formats by name; "auto" is the first format that serves a model of these dimensions.
 CacheChoice choose_caches(const AttentionConfig& config, const std::string& kv_format,
                           const std::string& index_format, int32_t page_tokens);

@@ -6,10 +6,14 @@
 
 #include <CLI/CLI.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <numeric>
 #include <set>
+#include <span>
 
 namespace smla::cli {
 
@@ -61,12 +65,20 @@ std::string joined(const std::vector<std::string>& words, const char* separator)
     return out;
 }
 
+std::string suggestion(const std::string& word, const std::vector<std::string>& candidates) {
+    const std::string near = nearest(word, candidates);
+    return near.empty() ? "" : "; did you mean " + near + "?";
+}
+
+std::string lower_case(std::string word) {
+    for (char& c : word) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+    return word;
+}
+
 int parse_choice(const std::string& option, const std::string& value, const std::vector<std::string>& names) {
     const auto found = std::find(names.begin(), names.end(), value);
     if (found != names.end()) return int(found - names.begin());
-    const std::string near = nearest(value, names);
-    fail(SMLA_INVALID_ARGUMENT, option, value,
-         "one of " + joined(names) + (near.empty() ? "" : "; did you mean " + near + "?"));
+    fail(SMLA_INVALID_ARGUMENT, option, value, "one of " + joined(names) + suggestion(value, names));
 }
 
 smla_format parse_format(const std::string& option, const std::string& name) {
@@ -127,7 +139,58 @@ CLI::Validator number(const Good& good, const std::string& wanted) {
         "");
 }
 
+struct Unit {
+    const char* name;
+    double size;
+};
+constexpr double kKi = 1024, kMi = kKi * kKi, kGi = kMi * kKi, kTi = kGi * kKi;
+constexpr Unit kTokenUnits[] = {{"k", kKi}, {"m", kMi}};
+constexpr Unit kMemoryUnits[] = {{"", kGi},  {"mib", kMi}, {"gib", kGi}, {"tib", kTi}, {"m", kMi},
+                                 {"g", kGi}, {"t", kTi},   {"mb", 1e6},  {"gb", 1e9},  {"tb", 1e12}};
+
+// Splits "80GiB" into 80 and the size of its unit; NaN if it is no such number.
+std::pair<double, double> with_unit(const std::string& value, std::span<const Unit> units) {
+    double number = 0;
+    const char* end = value.data() + value.size();
+    const auto [at, error] = std::from_chars(value.data(), end, number, std::chars_format::fixed);
+    const std::string name = lower_case({at, end});
+    for (const Unit& unit : units)
+        if (error == std::errc() && name == unit.name) return {number, unit.size};
+    return {std::nan(""), 1};
+}
+
 }  // namespace
+
+CLI::Validator token_count(int64_t low, int64_t high) {
+    return CLI::Validator(
+        [=](std::string& value) {
+            const auto [number, unit] = with_unit(value, kTokenUnits);
+            const double count = number * unit;
+            std::string plain = value;
+            if (count == std::floor(count) && std::fabs(count) < 9e15) plain = text(int64_t(count));
+            const std::string wrong = whole_number(low, high)(plain);
+            if (wrong.empty()) value = plain;
+            return wrong.empty() ? wrong
+                                 : "got " + value +
+                                       text(", wanted a whole number, ", low, " to ", high,
+                                            ", or one with K or M, such as 128K");
+        },
+        "");
+}
+
+CLI::Validator memory_size(double high) {
+    return CLI::Validator(
+        [=](std::string& value) {
+            const auto [number, unit] = with_unit(value, kMemoryUnits);
+            const double gibibytes = number * unit / kGi;
+            if (!(gibibytes > 0 && gibibytes <= high))
+                return "got " + value +
+                       text(", wanted a size such as 80GiB, 80GB or 80 (GiB), at most ", high);
+            value = fmt::format("{}", gibibytes);
+            return std::string();
+        },
+        "");
+}
 
 CLI::Validator positive_number(double high) {
     return number([=](double n) { return n > 0 && n <= high; }, text("a number above 0, at most ", high));

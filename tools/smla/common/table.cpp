@@ -16,6 +16,7 @@ std::string plain(const Document& cell) {
     if (cell.is_number_float()) return number_text(cell.get<double>());
     if (cell.is_array()) {
         std::string out;
+        if (cell.empty()) return "-";
         for (const Document& each : cell) out += (out.empty() ? "" : ", ") + plain(each);
         return out;
     }

@@ -68,11 +68,16 @@ void Tool::action(const CLI::App* command, std::function<int()> action) {
 
 int Tool::run(const CLI::App* command) const { return actions_.at(command)(); }
 
-void Tool::print(const Document& document) const { write(dump(document)); }
+Document Tool::complete(Document document) const {
+    if (!runs_on_.empty()) document.emplace("runs_on", runs_on_);
+    return document;
+}
+
+void Tool::print(const Document& document) const { write(dump(complete(document))); }
 
 void Tool::print(const Document& document, const std::string& text, const std::string& save) const {
     if (!save.empty()) {
-        const std::string content = dump(document);
+        const std::string content = dump(complete(document));
         OutputFile file(save);
         file.write(content.data(), content.size());
         file.commit();
@@ -82,6 +87,11 @@ void Tool::print(const Document& document, const std::string& text, const std::s
 }
 
 void Tool::print(const std::string& text) const { write(wrapped(text, terminal_columns(STDOUT_FILENO))); }
+
+void Tool::runs_on(const std::string& description, bool note_it) const {
+    runs_on_ = description;
+    if (note_it && !json_) note(text("runs on the GPU (", description, "); --engine cpu selects the CPU"));
+}
 
 void Tool::note(const std::string& line) const {
     Progress::erase();

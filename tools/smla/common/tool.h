@@ -38,6 +38,9 @@ public:
     void print(const std::string& text) const;
     // One or the other on stdout, as --json says; the document also into the file `save`, if one is named.
     void print(const Document& document, const std::string& text, const std::string& save) const;
+    // What a command runs on: the member "runs_on" of its document. note_it: also a line on stderr, unless
+    // --json is given.
+    void runs_on(const std::string& description, bool note_it) const;
     // A line on stderr, with --json too.
     void note(const std::string& line) const;
 
@@ -46,7 +49,9 @@ public:
     int report(const Error& error) const;
 
 private:
+    Document complete(Document document) const;  // with "runs_on"
     bool json_ = false;
+    mutable std::string runs_on_;
     std::map<const CLI::App*, std::function<int()>> actions_;
 };
 

@@ -37,7 +37,7 @@ Table make_table() {
 }
 
 int demo(const Tool& tool, const Options& options) {
-    Context context = options.context.create();
+    Context context = options.context.create(tool);
     std::vector<DemoModel> models;
     int64_t tokens = 0;
     for (const std::string& folder : options.folders) {

@@ -176,7 +176,7 @@ Table results_table(const std::vector<SelfTestResult>& results) {
 }
 
 int doctor(const Tool& tool, const Options& options) {
-    Context context = options.context.create();
+    Context context = options.context.create(tool);
     Document document = facts(context);
     std::string out = describe(document);
     bool passed = true;

@@ -3,8 +3,10 @@
 #include "backends/gate.h"
 #include "backends/registry.h"
 #include "common.h"
+#include "devices.h"
 #include "model/backend_config.h"
 #include "model_info.h"
+#include "models.h"
 
 namespace smla::cli {
 
@@ -14,14 +16,6 @@ std::string joined(const std::vector<std::string>& reasons) {
     std::string out;
     for (const std::string& reason : reasons) out += (out.empty() ? "" : "; ") + reason;
     return out;
-}
-
-// The layer whose dimensions the backend gets: the first that attends to selected keys, as it has every
-// dimension that other layers have. Without such a layer: 0.
-int64_t telling_layer(const AttentionConfig& config) {
-    for (const LayerClass& each : layer_classes(config, std::max<int64_t>(config.common.layers, 1)))
-        if (each.kind != LayerKind::dsa_shared && reads_selection(each.kind)) return each.first;
-    return 0;
 }
 
 Document as_json(const BackendChoice& selection, const BackendConfig& config) {
@@ -52,12 +46,13 @@ std::string as_text(const BackendChoice& selection) {
         const bool chosen = verdict.backend == selection.backend, able = verdict.refusals.empty();
         out += fmt::format("{} {}\n", chosen ? "*" : " ", verdict.backend->name);
         if (!chosen)
-            out += fmt::format("    {}\n", !able ? "not: " + joined(verdict.refusals)
+            out += fmt::format("    {}\n", !able ? "not supported: " + joined(verdict.refusals)
                                            : selection.forced.empty()
-                                               ? "can serve; stands after the chosen backend"
-                                               : "can serve; SMLA_BACKEND or --backend names another");
-        out += fmt::format("    original: {}\n",
-                           verdict.published.empty() ? "would accept" : "not: " + joined(verdict.published));
+                                               ? "supported, lower priority"
+                                               : "supported; SMLA_BACKEND or --backend names another");
+        out += fmt::format("    original: {}\n", verdict.published.empty()
+                                                     ? "would accept"
+                                                     : "would refuse: " + joined(verdict.published));
     }
     return out;
 }
@@ -66,9 +61,9 @@ std::string as_text(const BackendChoice& selection) {
 
 int explain_backend(const Tool& tool, const std::string& model, const BackendQuestion& question) {
     check_cache_type("--kv-dtype", question.kv_dtype);
-    const AttentionConfig config = load_config(model);
+    const AttentionConfig config = load_model(model);
     BackendArgs args = backend_args(config, telling_layer(config));
-    args.device = describe_device(question.device);
+    args.device = parse_device("--device", question.device);
     args.kv_cache_dtype = question.kv_dtype.c_str();
     if (question.heads) args.heads = int32_t(question.heads);
     const BackendConfig resolved = resolve_config(args);

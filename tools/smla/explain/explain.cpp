@@ -3,8 +3,10 @@
 #include "backend.h"
 #include "backends/runner.h"
 #include "common.h"
+#include "devices.h"
 #include "model_info.h"
 #include "model_step.h"
+#include "models.h"
 #include "stage.h"
 #include "subcommands.h"
 
@@ -38,8 +40,9 @@ struct Call {
     std::string reason(size_t i) const {
         if (!kernels[i].refusal.empty()) return kernels[i].refusal;
         if (!demanded.empty() && demanded != kernels[i].kernel)
-            return text("SMLA_KERNEL or --kernel demands ", demanded);
-        return int(i) == chosen() ? "" : "can run; stands after the chosen kernel";
+            return text("SMLA_KERNEL or --kernel requires ", demanded);
+        const std::string& why = kernels[i].lower_priority;
+        return int(i) == chosen() ? "" : "supported, lower priority" + (why.empty() ? "" : ": " + why);
     }
     Document json() const {
         Document list = Document::array();
@@ -55,17 +58,19 @@ struct Call {
     }
     std::string line(bool all) const {
         const int best = chosen();
-        const std::string name =
-            best < 0 ? paint(Colour::red, "none") : paint(Colour::green, kernels[size_t(best)].kernel);
+        const std::string name = best < 0 ? paint(Colour::red, "no kernel supports this call")
+                                          : paint(Colour::green, kernels[size_t(best)].kernel);
         std::string out = fmt::format("{:<13} {}\n", stage, name), next;
         for (size_t i = 0; i < kernels.size(); ++i) {
             if (int(i) == best) continue;
             const bool able = kernels[i].refusal.empty();
             if (all || best < 0 || int(i) < best)
-                out += fmt::format("{:<16}not {}: {}\n", "", kernels[i].kernel, reason(i));
+                out += fmt::format("{:<16}{}: {}\n", "", kernels[i].kernel, reason(i));
             else if (able) next += (next.empty() ? "" : ", ") + kernels[i].kernel;
         }
-        if (!next.empty()) out += fmt::format("{:<16}{}\n", "", paint(Colour::dim, "then " + next));
+        if (!next.empty())
+            out +=
+                fmt::format("{:<16}{}\n", "", paint(Colour::dim, "also supported, lower priority: " + next));
         return out;
     }
 };
@@ -93,8 +98,8 @@ std::string title(const AttentionConfig& config, int layer, const StepShape& sha
 }
 
 int explain_model(const Tool& tool, const Options& options) {
-    const Context context = options.context_options.create();
-    const AttentionConfig config = load_config(options.model);
+    const Context context = options.context_options.create(tool);
+    const AttentionConfig config = load_model(options.model);
     StepShape shape;
     shape.requests = options.requests;
     shape.tokens = options.tokens;
@@ -131,7 +136,7 @@ int explain_model(const Tool& tool, const Options& options) {
 }
 
 int explain_one(const Tool& tool, const Options& options) {
-    const Context context = options.context_options.create();
+    const Context context = options.context_options.create(tool);
     const Stage stage = parse_stage("--stage", options.stage);
     StageShape shape = options.shape;
     shape.tokens = options.tokens;
@@ -148,11 +153,11 @@ int explain_one(const Tool& tool, const Options& options) {
 }
 
 constexpr const char* kExamples =
-    "  smla explain --model DeepSeek-V3.2/config.json\n"
+    "  smla explain --model deepseek-v3.2\n"
     "  smla explain --model V4/config.json --layer 2 --kv-format bf16 --queries f32\n"
     "  smla explain --stage attend --heads 128 --width 576 --kv-format fp8_656\n"
-    "  smla explain --stage score --columns 131072 --index-format index_mxfp4_68 --queries e2m1\n"
-    "  smla explain --model V4/config.json --device sm_120 --kv-dtype fp8";
+    "  smla explain --stage score --columns 128K --index-format index_mxfp4_68 --queries e2m1\n"
+    "  smla explain --model deepseek-v4-flash --device PRO-6000 --kv-dtype fp8";
 
 // Rejects options that the question does not read.
 void refuse_unread(const CLI::App& command, bool stage, bool named_device) {
@@ -161,7 +166,7 @@ void refuse_unread(const CLI::App& command, bool stage, bool named_device) {
         const bool of_model = name == "--layer" || name == "--requests" || name == "--context";
         const bool of_device = name == "--kv-dtype" || name == "--backend";
         const bool of_stage = option->get_group() == kStageGroup && !(named_device && name == "--heads");
-        const char* const wanted = of_device && !named_device ? "--device NAME, for example sm_90"
+        const char* const wanted = of_device && !named_device ? "--device NAME, for example H200"
                                    : of_model && stage        ? "--model"
                                    : of_stage && !stage       ? "--stage"
                                                               : nullptr;
@@ -173,10 +178,9 @@ void refuse_unread(const CLI::App& command, bool stage, bool named_device) {
 // What to ask for, where nothing was asked.
 constexpr const char* kGuide =
     "smla explain answers one of these questions:\n"
-    "  --model CONFIG                every stage of a decode step of the model's layers: which kernel runs "
-    "it\n"
-    "  --model CONFIG --device sm_90 the attention backend that serves the model on that device\n"
-    "  --stage NAME                  one call of a stage; --heads, --width, --kv-format ... describe it\n"
+    "  --model MODEL                the kernel that runs each stage of a decode step of the model's layers\n"
+    "  --model MODEL --device H200  the attention backend that serves the model on that device\n"
+    "  --stage NAME                 one call of a stage; --heads, --width, --kv-format ... describe it\n"
     "\nExamples:\n";
 
 }  // namespace
@@ -184,9 +188,8 @@ constexpr const char* kGuide =
 void add_explain(CLI::App& app, Tool& tool) {
     const auto options = std::make_shared<Options>();
     CLI::App* command =
-        tool.command(app, "explain", "Which kernel each stage takes, and why not the others", kExamples);
-    command->add_option("--model", options->model,
-                        "A config.json or its folder: explains the inner step of its layers");
+        tool.command(app, "explain", "Which kernel runs each stage, and why not the others", kExamples);
+    command->add_option("--model", options->model, kModelHelp);
     command->add_option("--stage", options->stage,
                         "A stage: explains one call, described by the options below");
     command->add_option("--layer", options->layer, "Number of the layer; default: one of each kind")
@@ -198,18 +201,18 @@ void add_explain(CLI::App& app, Tool& tool) {
     command->add_option("--queries", options->queries, "dtype of the queries: auto, bf16, f32, ...")
         ->capture_default_str();
     command->add_option("--tokens", options->tokens, "Query tokens of each request")
-        ->check(whole_number(1, 1 << 24))
+        ->transform(token_count(1, 1 << 24))
         ->capture_default_str();
     command->add_option("--requests", options->requests, "Requests")
         ->check(whole_number(1, 1 << 20))
         ->capture_default_str();
     command->add_option("--context", options->context, "Tokens of each request")
-        ->check(whole_number(1, int64_t(1) << 30))
+        ->transform(token_count(1, int64_t(1) << 30))
         ->capture_default_str();
     command->add_option("--page-tokens", options->page_tokens, "Tokens per page")
         ->check(whole_number(1, 1 << 20))
         ->capture_default_str();
-    command->add_flag("--all", options->all, "Show every kernel that is not taken, with the reason");
+    command->add_flag("--all", options->all, "Show every kernel that does not run, with the reason");
     command
         ->add_option("--kv-dtype", options->backend.kv_dtype,
                      "With --device: the engine's kv_cache_dtype: auto, bfloat16, fp8, fp8_ds_mla")
@@ -222,8 +225,8 @@ void add_explain(CLI::App& app, Tool& tool) {
     command->remove_option(command->get_option("--device"));
     command->add_option(
         "--device", options->device,
-        "With --model: cpu, or the architecture of a GPU (sm_80, sm_90, sm_120, ...), to explain the "
-        "attention backend there; a number: the GPU of the cuda engine");
+        text("With --model: the device whose attention backend is explained: cpu, ",
+             joined(device_products()), " or sm_90 ...; a number: the GPU of the cuda engine"));
     tool.action(command, [&tool, options, command] {
         const bool model = !options->model.empty(), stage = !options->stage.empty();
         if (!model && !stage && !tool.json()) std::fputs(text(kGuide, kExamples, "\n\n").c_str(), stderr);
@@ -235,11 +238,11 @@ void add_explain(CLI::App& app, Tool& tool) {
         options->shape.page_tokens = options->page_tokens;
         check_names(options->shape);
         const std::string& device = options->device;
-        const bool named = device.find_first_not_of("0123456789") != std::string::npos;
+        const bool named = device.find_first_not_of("0123456789") != std::string::npos || is_product(device);
         if (command->count("--device") && !named) {
             std::string value = device;
             SMLA_CHECK(whole_number(0, kMostDevice)(value).empty(), "--device", device,
-                       text("a name, such as sm_90, or a whole number, 0 to ", kMostDevice));
+                       text("a name, such as H200 or sm_90, or a whole number, 0 to ", kMostDevice));
             options->context_options.device = std::stoi(device);
         }
         refuse_unread(*command, stage, named);

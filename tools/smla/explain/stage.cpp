@@ -24,7 +24,7 @@ public:
         dtype("--out", s_.out, SMLA_BF16);
     }
 
-    void set(smla_attend_args& args) const {
+    AttendShape attend() const {
         AttendShape attend;
         attend.tokens = s_.tokens;
         attend.heads = heads(128);
@@ -37,9 +37,20 @@ public:
         attend.q = queries(SMLA_BF16);
         attend.out = dtype("--out", s_.out, attend.q == SMLA_E4M3 ? SMLA_BF16 : attend.q);
         attend.sink = s_.sink;
-        args = attend_args(attend);
-        if (attend.q == SMLA_F64 && s_.sink) args.sink.dtype = SMLA_F64;
-        if (attend.q == SMLA_F64) args.lse.dtype = SMLA_F64;
+        return attend;
+    }
+    void set(smla_attend_args& args) const {
+        args = attend_args(attend());
+        if (args.q.dtype == SMLA_F64 && s_.sink) args.sink.dtype = SMLA_F64;
+        if (args.q.dtype == SMLA_F64) args.lse.dtype = SMLA_F64;
+    }
+    ScoreShape score() const {
+        const smla_format format = index_format();
+        const smla_dtype automatic = format == SMLA_INDEX_FP8_132    ? SMLA_E4M3
+                                     : format == SMLA_INDEX_MXFP4_68 ? SMLA_E2M1
+                                                                     : SMLA_F32;
+        return {s_.tokens,          heads(64), width(format, 128), s_.columns,
+                queries(automatic), format,    s_.page_tokens};
     }
     void set(smla_score_args& args) const { args = score_args(score()); }
     void set(smla_select_args& args) const { args = select_args({s_.tokens, s_.columns, s_.topk}); }
@@ -165,15 +176,6 @@ private:
     Tensor rows3(int64_t automatic) const {
         return absent_data(plain(), {s_.tokens, heads(1), s_.width ? s_.width : automatic});
     }
-    ScoreShape score() const {
-        const smla_format format = index_format();
-        const smla_dtype automatic = format == SMLA_INDEX_FP8_132    ? SMLA_E4M3
-                                     : format == SMLA_INDEX_MXFP4_68 ? SMLA_E2M1
-                                                                     : SMLA_F32;
-        return {s_.tokens,          heads(64), width(format, 128), s_.columns,
-                queries(automatic), format,    s_.page_tokens};
-    }
-
     const StageShape& s_;
 };
 
@@ -191,6 +193,9 @@ std::vector<Verdict> explain(const StageShape& shape, const Env& env) {
 
 }  // namespace
 
+AttendShape attend_shape(const StageShape& shape) { return Call(shape).attend(); }
+ScoreShape score_shape(const StageShape& shape) { return Call(shape).score(); }
+
 void check_names(const StageShape& shape) { Call(shape).check_names(); }
 
 std::vector<Verdict> explain_stage_of(Stage stage, const StageShape& shape, const Env& env) {
@@ -206,7 +211,7 @@ std::vector<Verdict> explain_stage_of(Stage stage, const StageShape& shape, cons
 void add_stage_options(CLI::App& command, StageShape& shape) {
     const auto count = [&](const char* name, int64_t& value, const char* text, int64_t low) {
         command.add_option(name, value, text)
-            ->check(whole_number(low, INT32_MAX))
+            ->transform(token_count(low, INT32_MAX))
             ->capture_default_str()
             ->group(kStageGroup);
     };

@@ -3,6 +3,7 @@
 
 #include "cli_forward.h"
 #include "engines/candidate.h"
+#include "problems.h"
 
 #include <string>
 #include <vector>
@@ -23,6 +24,9 @@ void add_stage_options(CLI::App& command, StageShape& shape);
 
 // Rejects wrong names of formats and dtypes, also in options that the question does not read.
 void check_names(const StageShape& shape);
+
+AttendShape attend_shape(const StageShape& shape);
+ScoreShape score_shape(const StageShape& shape);
 
 // The stage's kernels for such a call, in order of preference, with their refusals. Throws if the stage
 // itself refuses the call.

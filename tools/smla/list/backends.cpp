@@ -2,6 +2,10 @@
 
 #include "backends/gate.h"
 #include "backends/registry.h"
+#include "devices.h"
+#include "model/backend_config.h"
+#include "model_info.h"
+#include "models.h"
 
 #include <algorithm>
 
@@ -9,39 +13,16 @@ namespace smla::cli {
 
 namespace {
 
-struct Model {
-    const char* name;
-    BackendArgs args;
-};
+// A name for people, and the configuration that stands for it.
+constexpr std::pair<const char*, const char*> kModels[] = {{"DeepSeek-V3.2", "deepseek-v3.2"},
+                                                           {"GLM-5.x", "glm-5"},
+                                                           {"GLM-5.3-Flash", "glm-5.3-flash"},
+                                                           {"DeepSeek-V4", "deepseek-v4-flash"},
+                                                           {"DeepSeek-V4.1", "deepseek-v4.1-flash"}};
 
-// Dimensions of the published config.json files.
-std::vector<Model> models() {
-    BackendArgs base{};
-    base.struct_size = sizeof base;
-    base.softmax_scale = base.max_tokens = base.max_requests = base.max_seq_len = 1;
-    BackendArgs v32 = base, glm = base, v4 = base, v41 = base;
-    v32.heads = 128;
-    v32.topk = glm.topk = 2048;
-    glm.heads = 64;
-    glm.nope_dim = 192;
-    glm.v_head_dim = 256;
-    v4.family = SMLA_FAMILY_HYBRID;
-    v4.heads = 64;
-    v4.topk = 512;
-    v4.ratio = 4;
-    BackendArgs flash = glm;
-    flash.rope_dim = -1;
-    flash.nope_dim = 256;
-    flash.ratio = 16;
-    v41.family = SMLA_FAMILY_HYBRID_SHARED;
-    v41.heads = 64;
-    v41.topk = 512;
-    v41.ratio = 1;
-    return {{"DeepSeek-V3.2", v32},
-            {"GLM-5.x", glm},
-            {"GLM-5.3-Flash", flash},
-            {"DeepSeek-V4", v4},
-            {"DeepSeek-V4.1", v41}};
+BackendArgs args_of(const char* model) {
+    const AttentionConfig config = published_model(model);
+    return backend_args(config, telling_layer(config));
 }
 
 constexpr const char* kDevices[] = {"cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "sm_121"};
@@ -96,28 +77,47 @@ Table support_table() {
                  {"kv_cache_dtype", "kv_cache_dtype"},
                  {"device", "device"},
                  {"backend", "backend"},
-                 {"cache", "record", {}, 3},
-                 {"engine", "engine", {}, 1},
-                 {"original", "the original's gate", {}, 2}});
-    for (Model& model : models())
+                 {"cache", "record"},
+                 {"engine", "engine"},
+                 {"original", "the original's gate"}});
+    for (const auto& [name, published] : kModels) {
+        BackendArgs args = args_of(published);
         for (const char* type : kCacheTypes)
             for (const char* device : kDevices) {
-                if (!has_cache_type(model.args.family, type)) continue;
-                model.args.device = describe_device(device);
-                model.args.kv_cache_dtype = type;
-                const BackendConfig config = resolve_config(model.args);
+                if (!has_cache_type(args.family, type)) continue;
+                args.device = describe_device(device);
+                args.kv_cache_dtype = type;
+                const BackendConfig config = resolve_config(args);
                 const BackendChoice selection = select_backend(config, "");
-                std::vector<Document> row{model.name, type, device};
-                if (selection.backend) {
-                    row.insert(row.end(),
-                               {selection.backend->name, record_names(*selection.backend, config)});
-                    row.emplace_back(selection.engine.name);
-                    row.emplace_back(joined(published_refusals(*selection.backend, config), "; "));
-                } else {
-                    row.insert(row.end(), {Document(), Document(), selection.engine.name, Document()});
-                }
-                table.row(std::move(row));
+                const Backend* const backend = selection.backend;
+                table.row(
+                    {name, type, device, backend ? Document(backend->name) : Document(),
+                     backend ? Document(record_names(*backend, config)) : Document(), selection.engine.name,
+                     backend ? Document(joined(published_refusals(*backend, config), "; ")) : Document()});
             }
+    }
+    return table;
+}
+
+Table support_matrix() {
+    std::vector<Column> columns{{"device", "device"}};
+    for (const auto& [name, published] : kModels) {
+        const std::string_view all = name, vendor = "DeepSeek-";  // left out, so that five columns fit
+        columns.push_back({published, std::string(all.substr(all.starts_with(vendor) ? vendor.size() : 0))});
+    }
+    Table table(columns);
+    for (const char* device : kDevices) {
+        const std::string products = products_of(device);
+        std::vector<Document> row{products.empty() ? device : text(device, " (", products, ")")};
+        for (const auto& [name, published] : kModels) {
+            BackendArgs args = args_of(published);
+            args.device = describe_device(device);
+            args.kv_cache_dtype = "auto";
+            const BackendChoice selection = select_backend(resolve_config(args), "");
+            row.push_back(selection.backend ? Document(selection.backend->name) : Document());
+        }
+        table.row(std::move(row));
+    }
     return table;
 }
 

@@ -6,6 +6,8 @@
 #include "core/limits.h"
 #include "engines/run.h"
 #include "formats/format.h"
+#include "machine.h"
+#include "models.h"
 #include "subcommands.h"
 
 #include <CLI/CLI.hpp>
@@ -25,7 +27,7 @@ Table engines() {
     table.row({"reference", true, "plain loops on one thread: the specification; has f64 too"});
     table.row(
         {"cpu", true, text("instruction set ", isa_name(best_isa()), ", ", usable_cores(), " threads")});
-    const std::string why = why_no_engine(SMLA_ENGINE_CUDA);
+    const std::string why = why_no_gpu();
     table.row({"cuda", why.empty(), why.empty() ? "any NVIDIA GPU since Ampere" : why});
     return table;
 }
@@ -80,11 +82,37 @@ Table formats_table() {
 }
 
 Table kernels() {
-    Table table({{"stage", "stage"}, {"cpu", "cpu, best first"}, {"cuda", "cuda"}, {"reference", ""}});
+    Table table({{"stage", "stage"},
+                 {"cpu", "cpu, best first"},
+                 {"cuda", "cuda, best first", {}, 3},
+                 {"reference", "reference", {}, 0}});
     for (int stage = 0; stage < kStageCount; ++stage)
         table.row({kStageNames[stage], Document(kernel_names(Stage(stage), SMLA_ENGINE_CPU)),
                    Document(kernel_names(Stage(stage), SMLA_ENGINE_CUDA)),
                    Document(kernel_names(Stage(stage), SMLA_ENGINE_REFERENCE))});
+    return table;
+}
+
+// Why kernels of the list are missing or cannot run on this machine.
+std::string missing_kernels() {
+    std::string out;
+    if (const std::string why = why_no_gpu(); !why.empty()) out += "cuda: " + why + "\n";
+    const std::vector<std::string> attend = kernel_names(Stage::attend, SMLA_ENGINE_CPU);
+    for (smla_isa isa = SMLA_ISA_SCALAR; isa <= kLastIsa; ++isa) {
+        const std::string why = why_no_isa(isa, best_isa()), prefix = text("cpu_", isa_name(isa), "_");
+        const bool listed = std::any_of(attend.begin(), attend.end(),
+                                        [&](const std::string& name) { return name.starts_with(prefix); });
+        if (listed && !why.empty()) out += prefix + "*: " + why + "\n";
+    }
+    return out.empty() ? out : "Missing or not usable here:\n" + out;
+}
+
+Table models() {
+    Table table({{"name", "model"}, {"model_type", "model_type"}, {"layers", "layers"}, {"heads", "heads"}});
+    for (const std::string& name : published_models()) {
+        const AttentionConfig config = published_model(name);
+        table.row({name, config.common.model_type, config.common.layers, config.common.heads});
+    }
     return table;
 }
 
@@ -98,18 +126,26 @@ Table environment_table() {
     return table;
 }
 
+std::string support_note() {
+    return "Backends for kv_cache_dtype auto; - means none. Other types: smla list support --json, or\n"
+           "smla explain --model MODEL --device DEVICE --kv-dtype TYPE, which gives the reasons.\n";
+}
+
 int list(const Tool& tool, const Options& options) {
     struct Part {
         const char* name;
         Table (*make)();
-        bool is_long = false;  // left out of "all"
+        bool is_long = false;       // left out of "all"
+        Table (*text)() = nullptr;  // what people get instead
+        std::string (*below)() = nullptr;
     };
     static constexpr Part parts[] = {{"engines", engines},
                                      {"isas", instruction_sets},
                                      {"formats", formats_table},
-                                     {"kernels", kernels},
+                                     {"kernels", kernels, false, nullptr, missing_kernels},
+                                     {"models", models},
                                      {"backends", backends_table},
-                                     {"support", support_table, true},
+                                     {"support", support_table, true, support_matrix, support_note},
                                      {"environment", environment_table, true}};
     std::vector<std::string> names{"all"};
     for (const Part& part : parts) names.emplace_back(part.name);
@@ -121,7 +157,8 @@ int list(const Tool& tool, const Options& options) {
         if (options.what != part.name && (options.what != "all" || part.is_long)) continue;
         const Table table = part.make();
         document[part.name] = table.json();
-        out += (out.empty() ? "" : "\n") + table.text();
+        out += (out.empty() ? "" : "\n") + (part.text ? part.text() : table).text();
+        if (part.below) out += part.below();
     }
     if (tool.json()) tool.print(document);
     else tool.print(out);
@@ -132,12 +169,12 @@ int list(const Tool& tool, const Options& options) {
 
 void add_list(CLI::App& app, Tool& tool) {
     const auto options = std::make_shared<Options>();
-    CLI::App* command =
-        tool.command(app, "list", "What this build has: engines, formats, kernels, attention backends",
-                     "  smla list\n  smla list kernels\n  smla list formats --json");
+    CLI::App* command = tool.command(
+        app, "list", "What this build has: engines, formats, kernels, models, attention backends",
+        "  smla list\n  smla list kernels\n  smla list support\n  smla list formats --json");
     command
         ->add_option("what", options->what,
-                     "all, engines, isas, formats, kernels, backends, support or environment")
+                     "all, engines, isas, formats, kernels, models, backends, support or environment")
         ->capture_default_str();
     tool.action(command, [&tool, options] { return list(tool, *options); });
 }

@@ -212,7 +212,7 @@ int report(const Tool& tool, const Options& options, const Job& job, const Sessi
 }
 
 int run(const Tool& tool, const Options& options) {
-    Context context = options.context.create();
+    Context context = options.context.create(tool);
     Job job = prepare(options);
     LayerChain chain(context, options.checkpoint, job.config, job.layer, job.precision, job.session,
                      !options.topk.empty());

@@ -29,7 +29,7 @@ int serve(const Tool& tool, const ServeOptions& options, const ContextOptions& c
     const std::vector<TraceRequest> trace = read_trace(options.trace);
     int64_t total = 0;
     for (const TraceRequest& request : trace) total += request.total();
-    Context context = context_options.create();
+    Context context = context_options.create(tool);
     const auto scientific = [](const Document& cell) { return fmt::format("{:.1e}", cell.get<double>()); };
     Table table({{"backend", "backend"},
                  {"ratio", "ratio"},

@@ -1,24 +1,42 @@
-// smla capacity: bytes and arithmetic per token and per request of a model, and how many requests fit.
+// smla capacity: how many requests of a model fit in memory, and bytes and arithmetic per token and request.
 #include "common.h"
+#include "devices.h"
 #include "model_info.h"
+#include "models.h"
 #include "subcommands.h"
+#include "weights.h"
 
 #include <CLI/CLI.hpp>
 
 #include <cmath>
+#include <optional>
 
 namespace smla::cli {
 
 namespace {
 
 constexpr double kMostGib = 1e9;  // in bytes below 2^63, so that a count of requests always fits
+constexpr double kGib = 1 << 30;
 
 struct Options {
-    std::string model, kv_format = "auto", index_format = "auto";
+    std::string model, device, kv_format = "auto", index_format = "auto";
     int64_t context = 131072, batch = 1, step_tokens = 1, layers = 0;
+    int64_t tp = 1, dp = 1, dcp = 1;
     int32_t page_tokens = 64;
-    double memory_gib = 0;
+    double memory_gib = 0, weights_gib = 0;
     bool mtp = false;
+};
+
+// How many requests fit. Every GPU of a tensor-parallel group holds all keys of its group's requests, because
+// latent caches have one head; decode-context parallelism divides the tokens of a request among `dcp` of
+// them. A window and a compressor's state are not divided. Data parallelism has `dp` groups with requests of
+// their own.
+struct Fit {
+    double memory = 0;  // of a GPU; 0: not given
+    Weights weights;    // of the model
+    double weights_per_gpu = 0;
+    double per_request = 0;           // bytes of a request on a GPU, in whole pages
+    std::optional<int64_t> requests;  // of all GPUs
 };
 
 struct Totals {
@@ -26,6 +44,7 @@ struct Totals {
     double fixed = 0;              // live rows of windows and states, per request
     double per_request = 0;        // bytes_per_token of `context` tokens and the fixed part
     double paged_per_request = 0;  // the same in whole pages, which is what an engine allocates
+    double per_gpu = 0;            // of these on each GPU
 };
 
 Table cache_table(const AttentionConfig& config, const std::vector<LayerClass>& classes,
@@ -40,7 +59,7 @@ Table cache_table(const AttentionConfig& config, const std::vector<LayerClass>& 
                  {"bytes_per_token", "B/token", {}, 6},
                  {"paged_bytes_per_token", "in pages", {}, 2},
                  {"fixed_bytes_per_request", "fixed B/request", show_bytes, 5},
-                 {"all_layers_bytes_per_token", "all layers B/token", {}, 3},
+                 {"all_layers_bytes_per_token", "all layers B/token", {}, 7},
                  {"all_layers_fixed_bytes", "fixed", show_bytes, 3}});
     for (const LayerClass& each : classes)
         for (const CacheNeed& need : cache_needs(config, int(each.first), choice)) {
@@ -56,6 +75,9 @@ Table cache_table(const AttentionConfig& config, const std::vector<LayerClass>& 
             totals.per_request +=
                 count * (need.resident ? fixed : record * double(need.rows(options.context)));
             totals.paged_per_request += count * pages;
+            const int64_t share = ceil_div(options.context, need.resident ? 1 : options.dcp);
+            totals.per_gpu +=
+                count * double(need.pages(share, options.step_tokens)) * double(need.page_bytes());
             table.row({each.name(), each.count, need.name, find_format(need.format)->name, need.width,
                        need.page_rows, need.tokens_per_row, per_token, need.bytes_per_token(), fixed,
                        per_token * count, fixed * count});
@@ -106,11 +128,12 @@ std::string layers_note(const AttentionConfig& config, int64_t layers, const Opt
     return out;
 }
 
+std::string line(const std::string& name, const std::string& value) {
+    return fmt::format("{:<34}{}\n", name, value);
+}
+
 std::string totals_text(const Document& totals, const Options& options) {
     const auto bytes = [&](const char* key) { return bytes_text(totals[key].get<double>()); };
-    const auto line = [](const std::string& name, const std::string& value) {
-        return fmt::format("{:<34}{}\n", name, value);
-    };
     std::string out =
         line("bytes per token", number_text(totals["bytes_per_token"].get<double>()) + " (in pages " +
                                     number_text(totals["paged_bytes_per_token"].get<double>()) + ")");
@@ -118,15 +141,60 @@ std::string totals_text(const Document& totals, const Options& options) {
     out += line(text("a request of ", options.context, " tokens"),
                 bytes("bytes_per_request") + " (in pages " + bytes("paged_bytes_per_request") + ")");
     if (options.batch > 1) out += line(text(options.batch, " requests, in pages"), bytes("batch_bytes"));
-    out += line("FLOPs of a token at that context", count_text(totals["flops_per_token"].get<double>()));
-    if (!totals["requests_that_fit"].is_null())
-        out += line(fmt::format("requests in {:g} GiB", options.memory_gib),
-                    text(totals["requests_that_fit"].get<int64_t>()));
+    return out +
+           line("FLOPs of a token at that context", count_text(totals["flops_per_token"].get<double>()));
+}
+
+Fit fit(const Options& options, const Totals& totals, int64_t layers) {
+    Fit out;
+    out.memory = options.memory_gib * kGib;
+    if (!options.device.empty()) {
+        const double of_device = double(parse_device("--device", options.device).memory_bytes);
+        if (out.memory == 0) out.memory = of_device;
+    }
+    out.per_request = totals.per_gpu;
+    out.weights = options.weights_gib > 0
+                      ? Weights{.total = options.weights_gib * kGib, .source = "--weights-gib"}
+                      : read_weights(options.model);
+    out.weights_per_gpu = out.weights.per_gpu(options.tp, options.dp);
+    if (out.memory == 0) return out;
+    SMLA_CHECK(out.per_request > 0, options.memory_gib > 0 ? "--memory" : "--device",
+               options.memory_gib > 0 ? text(options.memory_gib) : options.device,
+               text("layers with caches that are counted; these ", layers, " have none"));
+    const double left = std::max(0.0, out.memory - out.weights_per_gpu);
+    out.requests = options.dp * int64_t(std::floor(left / out.per_request));
     return out;
 }
 
+// The answer, in one sentence, and what it rests on.
+std::string fit_text(const Fit& fit, const Options& options) {
+    const int64_t gpus = options.tp * options.dp;
+    const std::string where = gpus == 1 ? "" : text(gpus, " GPUs with ");
+    std::string out;
+    if (!fit.requests)
+        out = text("One request of ", options.context, " tokens takes ", bytes_text(fit.per_request),
+                   gpus == 1 ? "" : " on each GPU", "; --memory 80GiB or --device H200 says how many fit.\n");
+    else
+        out = paint(Colour::bold, fmt::format("{} {} of {} tokens {} in {}{}{}.", *fit.requests,
+                                              *fit.requests == 1 ? "request" : "requests", options.context,
+                                              *fit.requests == 1 ? "fits" : "fit", where,
+                                              bytes_text(fit.memory), gpus == 1 ? "" : " each")) +
+              "\n";
+    out +=
+        fit.weights.total == 0
+            ? "Weights are not counted: --weights-gib gives their size, or --model a checkpoint's folder.\n"
+            : text("Weights: ", bytes_text(fit.weights.total), " (", fit.weights.source, "), ",
+                   bytes_text(fit.weights_per_gpu), " on each GPU",
+                   fit.weights.split || options.dp == 1
+                       ? ".\n"
+                       : " at least: data parallelism copies all but the experts, whose size is unknown.\n");
+    if (fit.requests && fit.weights_per_gpu > fit.memory) out += "The weights alone do not fit.\n";
+    return out + "Activations, CUDA graphs and the CUDA context are not counted.\n\n";
+}
+
 int capacity(const Tool& tool, const Options& options) {
-    const AttentionConfig config = load_config(options.model);
+    const AttentionConfig config = load_model(options.model);
+    SMLA_CHECK(options.tp % options.dcp == 0, "--dcp", options.dcp, text("a divisor of --tp ", options.tp));
     // A checkpoint of one layer, as smla example makes them, does not say how many there are.
     const bool assumed = options.layers == 0 && config.common.layers == 0;
     const int64_t main = options.layers ? options.layers : assumed ? 1 : config.common.layers;
@@ -143,26 +211,32 @@ int capacity(const Tool& tool, const Options& options) {
     double flops = 0;
     const Table caches = cache_table(config, classes, choice, options, totals);
     const Table arithmetic = flops_table(config, classes, options.context, flops);
-    SMLA_CHECK(options.memory_gib == 0 || totals.paged_per_request > 0, "--memory", options.memory_gib,
-               text("layers with caches that are counted; these ", layers, " have none"));
-    const double memory = options.memory_gib * 1024 * 1024 * 1024;
-    const Document sum{
-        {"layers", layers},
-        {"bytes_per_token", totals.bytes_per_token},
-        {"paged_bytes_per_token", totals.paged_bytes_per_token},
-        {"fixed_bytes_per_request", totals.fixed},
-        {"bytes_per_request", totals.per_request},
-        {"paged_bytes_per_request", totals.paged_per_request},
-        {"batch_bytes", totals.paged_per_request * double(options.batch)},
-        {"requests_that_fit",
-         memory > 0 ? Document(int64_t(std::floor(memory / totals.paged_per_request))) : Document()},
-        {"flops_per_token", flops}};
+    const Fit fits = fit(options, totals, layers);
+    const Document sum{{"layers", layers},
+                       {"bytes_per_token", totals.bytes_per_token},
+                       {"paged_bytes_per_token", totals.paged_bytes_per_token},
+                       {"fixed_bytes_per_request", totals.fixed},
+                       {"bytes_per_request", totals.per_request},
+                       {"paged_bytes_per_request", totals.paged_per_request},
+                       {"batch_bytes", totals.paged_per_request * double(options.batch)},
+                       {"requests_that_fit", fits.requests ? Document(*fits.requests) : Document()},
+                       {"flops_per_token", flops}};
     const std::string note = layers_note(config, layers, options);
     if (tool.json()) {
         tool.print(Document{{"model_type", config.common.model_type},
                             {"context", options.context},
                             {"batch", options.batch},
                             {"page_tokens", options.page_tokens},
+                            {"memory_bytes", fits.memory},
+                            {"tp", options.tp},
+                            {"dp", options.dp},
+                            {"dcp", options.dcp},
+                            {"bytes_per_request_and_gpu", fits.per_request},
+                            {"weights",
+                             {{"bytes", fits.weights.total},
+                              {"bytes_per_gpu", fits.weights_per_gpu},
+                              {"experts_known", fits.weights.split},
+                              {"source", fits.weights.source}}},
                             {"layers_assumed", assumed},
                             {"note", note},
                             {"caches", caches.json()},
@@ -170,7 +244,8 @@ int capacity(const Tool& tool, const Options& options) {
                             {"totals", sum}});
         return kOk;
     }
-    tool.print(text(config.common.model_type, ", ", layers, layers == 1 ? " layer" : " layers",
+    tool.print(fit_text(fits, options) +
+               text(config.common.model_type, ", ", layers, layers == 1 ? " layer" : " layers",
                     note.empty() ? "" : "; ", note, "\n\n", "Caches, for one layer and for all of the kind\n",
                     caches.text(), "\n", "FLOPs of one token at a context of ", options.context, "\n",
                     arithmetic.text(), "\n", totals_text(sum, options)));
@@ -182,15 +257,31 @@ int capacity(const Tool& tool, const Options& options) {
 void add_capacity(CLI::App& app, Tool& tool) {
     const auto options = std::make_shared<Options>();
     CLI::App* command = tool.command(
-        app, "capacity", "Bytes and FLOPs per token and per request of a model; how many requests fit",
-        "  smla capacity --model DeepSeek-V3.2/config.json --context 131072 --memory 80\n"
+        app, "capacity", "How many requests of a model fit in memory; bytes and FLOPs per token",
+        "  smla capacity --model deepseek-v3.2 --context 128K --memory 80GiB\n"
+        "  smla capacity --model deepseek-v3.2 --device H200 --tp 8 --weights-gib 642 --context 128K\n"
         "  smla capacity --model GLM-5.2/ --kv-format bf16 --index-format bf16 --json");
-    command->add_option("--model", options->model, "A config.json, or its folder")->required();
+    command->add_option("--model", options->model, kModelHelp)->required();
     command->add_option("--context", options->context, "Tokens of a request")
-        ->check(whole_number(1, int64_t(1) << 31))
+        ->transform(token_count(1, int64_t(1) << 31))
         ->capture_default_str();
+    command->add_option("--memory", options->memory_gib, "Memory of each GPU: 80GiB, 80GB, 80 (GiB)")
+        ->transform(memory_size(kMostGib));
+    command->add_option("--device", options->device,
+                        "GPU whose memory counts without --memory: " + joined(device_products()));
+    command
+        ->add_option("--weights-gib", options->weights_gib,
+                     "Weights of the whole model, in GiB; default: those of the checkpoint's folder")
+        ->transform(memory_size(kMostGib));
+    const auto parallel = [&](const char* name, int64_t& value, const char* about) {
+        command->add_option(name, value, about)->check(whole_number(1, 1 << 16))->capture_default_str();
+    };
+    parallel("--tp", options->tp, "Tensor parallelism: divides weights; each GPU holds the whole cache");
+    parallel("--dp", options->dp, "Data parallelism: groups of GPUs, each with requests of its own");
+    parallel("--dcp", options->dcp,
+             "Decode-context parallelism: divides the tokens of a request; divides --tp");
     command->add_option("--batch", options->batch, "Requests")
-        ->check(whole_number(1, int64_t(1) << 31))
+        ->transform(token_count(1, int64_t(1) << 31))
         ->capture_default_str();
     command->add_option("--kv-format", options->kv_format, "auto, or a KV format of smla list formats")
         ->capture_default_str();
@@ -200,10 +291,8 @@ void add_capacity(CLI::App& app, Tool& tool) {
         ->check(whole_number(1, 1 << 20))
         ->capture_default_str();
     command->add_option("--step-tokens", options->step_tokens, "Tokens of a request in one step, at most")
-        ->check(whole_number(1, 1 << 24))
+        ->transform(token_count(1, 1 << 24))
         ->capture_default_str();
-    command->add_option("--memory", options->memory_gib, "GiB for caches; prints how many requests fit")
-        ->check(positive_number(kMostGib));
     command->add_option("--layers", options->layers, "Number of layers; default: the config's")
         ->check(whole_number(1, kMaxLayers));
     command->add_flag("--mtp", options->mtp, "Count the multi-token-prediction layers too");
