@@ -37,8 +37,12 @@ class Call(Handle):
     Attributes: moving, a tuple, and bytes, the workspace that a run may need. Any number of threads may run a
     call at once. It cannot be copied or pickled.
 
-    >>> step = smla.Call(smla.attend, ["q", "out"], q, cache, rows, softmax_scale=0.1)
-    >>> step(q.data_ptr(), out.data_ptr())
+    Example:
+        >>> x, out = np.ones((2, 1, 4), np.float32), np.empty((2, 1, 4), np.float32)
+        >>> step = smla.Call(smla.norm, ["x", "out"], x, out=out, eps=1e-6)
+        >>> step(x.ctypes.data, out.ctypes.data)
+        >>> out[0, 0].round(3).tolist()
+        [1.0, 1.0, 1.0, 1.0]
     """
 
     moving: tuple[str, ...]
@@ -74,8 +78,8 @@ class Call(Handle):
         self._like, self._pack = without_memory(like), struct.Struct(f"={len(moving)}Q").pack
         return self
 
-    def __repr__(self) -> str:
-        return f"smla.Call(moving {', '.join(self.moving) or 'nothing'})"
+    def _text(self) -> str:
+        return f"moving {', '.join(self.moving) or 'nothing'}"
 
     def __call__(
         self, *addresses: int, workspace: Workspace | None = None, stream: int | None = None

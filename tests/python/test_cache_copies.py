@@ -271,7 +271,8 @@ def test_another_process_reads_the_pickle(tmp_path):
     (tmp_path / "cache").write_bytes(pickle.dumps(cache))
     code = (
         "import pickle, sys; cache = pickle.load(open(sys.argv[1], 'rb')); "
-        "print(cache, cache.abi.page_rows, int(cache.array.astype('u8').sum()))"
+        "print(cache.format.name, cache.pages, cache.page_tokens, cache.abi.page_rows, "
+        "int(cache.array.astype('u8').sum()))"
     )
     shown = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "cache"],
@@ -279,7 +280,8 @@ def test_another_process_reads_the_pickle(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert shown.stdout.split() == [*repr(cache).split(), "9", str(int(wanted.astype("u8").sum()))], shown
+    numbers = PAGES, TOKENS, 9, int(wanted.astype("u8").sum())
+    assert shown.stdout.split() == ["FP8_656", *map(str, numbers)], shown
 
 
 @pytest.mark.skipif(torch is None, reason="no PyTorch")

@@ -76,6 +76,7 @@ def objects(checkpoint):
             "smla.Layer(",
         ],
         smla.GpuView(view, None, 1): ["float32 [2, 3] on cuda:1"],
+        smla.Call(smla.norm, ["x", "out"], scores[:, None], out=scores[:, None], eps=1e-6): ["moving x, out"],
         smla.reporting.Report.__new__(smla.reporting.Report): ["not ready"],
     }, [
         (smla.PlanGroup(table, page_tokens=64), "block_table=int32 [2, 4], slots=None, page_tokens=64"),
@@ -105,7 +106,6 @@ def test_repr(checkpoint):
     assert own - {type(each) for each in held} <= {
         smla._handles.Handle,
         smla._handles.Shared,
-        smla._recorded.Recorded,
     }
 
 

@@ -127,7 +127,7 @@ def test_explain_backends(folder):
         (smla.capacity, {"context": "many"}, "--context"),
         (smla.capacity, {"memory": -1}, "--memory"),
         (smla.capacity, {"kv_format": "fp9"}, "fp9"),
-        (smla.explain, {"device": "gpu"}, "device: got gpu, wanted cpu"),
+        (smla.explain, {"device": "gpu"}, "device: got gpu, wanted A100"),
         (smla.explain, {"layer": 62}, "layer: got 62, wanted 0 to 61"),
         (smla.explain, {"device": "cpu", "backend": "FLASH"}, "FLASH"),
     ],

@@ -3,6 +3,7 @@
 import ast
 import builtins
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,8 +19,9 @@ USER = ROOT / "tests/python/typed_user.py"
 NOT_PUBLIC = re.compile(r"(.*/)?_.*|vllm/.+|compat")
 
 
-def run(*words, cwd=ROOT):
-    return subprocess.run([sys.executable, "-m", *map(str, words)], cwd=cwd, capture_output=True, text=True)
+def run(*words, cwd=ROOT, env=None):
+    words = [sys.executable, "-m", *map(str, words)]
+    return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -74,21 +76,22 @@ def test_mypy(tmp_path):
     check_lines({int(number): text for _, number, text in found})
 
 
-def pyright(*words):
+def pyright(python, *words):
     pytest.importorskip("pyright", reason="no pyright: scripts/python_env installs it")
-    result = run("pyright", "--outputjson", *words)
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"  # --verifytypes ignores --pythonpath
+    result = run("pyright", "--outputjson", *words, env={**os.environ, "PATH": path})
     assert result.stdout.startswith("{"), result.stdout + result.stderr
     return json.loads(result.stdout)
 
 
 def test_pyright_on_a_program(python):
-    found = pyright("--pythonpath", python, USER)["generalDiagnostics"]
+    found = pyright(python, USER)["generalDiagnostics"]
     check_lines({each["range"]["start"]["line"] + 1: each["message"] for each in found})
 
 
 def test_pyright_knows_every_type(python):
     """Covers what `__all__` of the public modules names, and the members of those classes."""
-    symbols = pyright("--pythonpath", python, "--verifytypes", "smla", "--ignoreexternal")["typeCompleteness"]
+    symbols = pyright(python, "--verifytypes", "smla", "--ignoreexternal")["typeCompleteness"]
     public = {f"smla.{name}.{each}" if name else f"smla.{each}" for name, each in public_names()}
     named = {each["name"]: each for each in symbols["symbols"]}
     classes = {name for name in public if named.get(name, {}).get("category") == "class"}
