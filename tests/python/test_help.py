@@ -103,10 +103,7 @@ def test_repr(checkpoint):
         assert not [word for word in words if word not in text], text
     public = {each for each in every_class() if not each.__name__.startswith("_")} - {_units.Described}
     own = {each for each in public if each.__module__.startswith("smla.") and "vllm" not in each.__module__}
-    assert own - {type(each) for each in held} <= {
-        smla._handles.Handle,
-        smla._handles.Shared,
-    }
+    assert own - {type(each) for each in held} <= {smla._handles.Handle, smla._handles.Shared}
 
 
 def test_repr_of_what_is_not_built():
