@@ -18,7 +18,7 @@ from .errors import *
 from .layer import Layer, Session
 from .model import layer_info, rope_frequencies
 from .plan import Plan, PlanGroup
-from .reporting import report
+from .reporting import Report, report
 from .stages import *
 from .stages import map as map
 from .tensor import Tensor, tensor
@@ -29,7 +29,7 @@ __version__ = f"{_VERSION // 10000}.{_VERSION // 100 % 100}.{_VERSION % 100}"
 __all__ = ["Backend", "Cache", "Call", "Context", "GpuView", "Layer", "Metadata", "Plan", "PlanGroup"]
 __all__ += ["Session", "Tensor", "Workspace", "Writer", "backends", "bench", "capacity", "check_call"]
 __all__ += ["default_context", "doctor", "explain", "explain_call", "layer_info", "prepare_call", "program"]
-__all__ += ["report", "rope_frequencies", "rows", "select_backend", "set_default_context", "stages", "tensor"]
-__all__ += ["why_not"]
+__all__ += ["Report", "report", "rope_frequencies", "rows", "select_backend", "set_default_context"]
+__all__ += ["stages", "tensor", "why_not"]
 __all__ += errors.__all__
 __all__ += stages.__all__

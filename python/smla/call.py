@@ -52,7 +52,11 @@ class Call(Handle):
     def __init__(
         self, function: Callable[..., Any], moving: Iterable[str], /, *arguments: Any, **keywords: Any
     ) -> None:
-        moving = tuple(moving)
+        names = None if isinstance(moving, str) or not isinstance(moving, Iterable) else tuple(moving)
+        if names is None or not all(isinstance(name, str) for name in names):
+            raise invalid("moving", "no list of names", 'argument names, such as ["q", "out"]')
+
+        moving = names
 
         def create(stage, args, context, values):
             given = inspect.signature(function).bind(*arguments, **keywords).arguments
@@ -85,13 +89,16 @@ class Call(Handle):
         self, *addresses: int, workspace: Workspace | None = None, stream: int | None = None
     ) -> None:
         context = self._context
+        if workspace is not None and not isinstance(workspace, Workspace):
+            raise invalid("workspace", type(workspace).__name__, "smla.Workspace")
         if stream is not None or context.device[0]:
             stream = stream_of_call(stream, context.device, self._like)
         try:
             packed = self._pack(*addresses)
-        except struct.error:
+        except (struct.error, TypeError):
             wanted = "an address for each of " + (", ".join(self.moving) or "no arguments")
-            raise invalid("addresses", repr(addresses), wanted) from None
+            got = ", ".join(type(each).__name__ for each in addresses) or "none"
+            raise invalid("addresses", got, f"{wanted}: integers, such as tensor.data_ptr()") from None
         context._run(workspace, self._like, stream, _bytes, lib.smla_call_run, self.handle, packed)
 
 

@@ -68,10 +68,8 @@ class Layer(Shared):
     _instead = "open it again with from_pretrained or from_tensors"
     context: Context
 
-    def __init__(self, handle: int, context: Context, weights: Any = None) -> None:
-        self.context = context
-        self._acquire(lib.smla_layer_destroy, handle, context, weights)  # some weights are borrowed
-        self._groups = frozenset(self.info["plan_groups"])
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise invalid("Layer", "a call of the class", "Layer.from_pretrained or Layer.from_tensors")
 
     @classmethod
     def from_pretrained(
@@ -138,7 +136,11 @@ class Layer(Shared):
         context = default_context() if context is None else context
         handle = c.c_void_p()
         check(lib.smla_layer_create(context.handle, c.byref(args), c.byref(handle)))
-        return cls(handle.value, context, keep)
+        layer = cls.__new__(cls)
+        layer.context = context
+        layer._acquire(lib.smla_layer_destroy, handle.value, context, keep)  # some weights are borrowed
+        layer._groups = frozenset(layer.info["plan_groups"])
+        return layer
 
     def _text(self):
         info = self.info

@@ -87,6 +87,8 @@ TEST(CliBench, AShapeIsMeasured) {
     const double seconds = attend["ms"].get<double>() * 1e-3;
     EXPECT_NEAR(attend["gflops"].get<double>() * seconds, 2e-9 * 4 * 16 * 2048 * (576 + 512), 1e-9);
     EXPECT_LE(attend["error"], kLimits.at("attend"));
+    const auto one_head = row_of({"attend", "--heads", "1", "--rows", "64"});
+    EXPECT_LE(one_head["error"], kLimits.at("attend")) << "the heads of a token alone are compared";
     const auto entries = row_of({"attend", "--format", "fp8_584", "--rows", "512"});
     EXPECT_EQ(entries["case"], "T1 H128 K512 fp8_584");
     const auto score =

@@ -108,7 +108,7 @@ TEST(CliCapacity, SizesHaveUnits) {
 
 // How many 128K-token requests of DeepSeek-V3.2 fit in 80 GiB? The answer is the first line.
 TEST(CliCapacity, AnswersFirst) {
-    const std::vector<std::string> ask{"capacity", "--model", "deepseek-v3.2", "--context", "128K"};
+    std::vector<std::string> ask{"capacity", "--model", "deepseek-v3.2", "--context", "128K"};
     const auto first_lines = [&](std::vector<std::string> more) {
         more.insert(more.begin(), ask.begin(), ask.end());
         const Finished run = run_tool(more);
@@ -128,6 +128,9 @@ TEST(CliCapacity, AnswersFirst) {
     begins(first_lines({"--memory", "80GiB", "--weights-gib", "642", "--tp", "8"}),
            "0 requests of 131072 tokens fit in 8 GPUs with 80.0 GiB each.\nWeights: 642 GiB (--weights-gib), "
            "80.2 GiB on each GPU.\nThe weights alone do not fit.\n");
+    begins(first_lines({"--device", "H200", "--weights-gib", "642", "--tp", "8", "--dp", "3"}), "At most ");
+    ask.insert(ask.end(), {"--device", "sm_90"});
+    EXPECT_EQ(error_of(ask, 2)["field"], "--device") << "cards of one architecture differ in memory";
 }
 
 // Worked by hand: H200 has 140 GiB; 642 GiB of weights take 80.25 on each of 8, and 59.75 GiB are left. A

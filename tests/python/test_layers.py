@@ -520,3 +520,9 @@ def test_a_file_with_its_config_elsewhere(checkpoint, tmp_path):
     layer = smla.Layer.from_pretrained(str(folder / "model.safetensors"), 0, config=config)
     y = layer.session().forward(golden.rows("in.hidden"))
     assert worst(y, golden.wanted()) < golden.tolerance["fp32_y"]
+
+
+def test_the_class_is_not_called():
+    for arguments in (("folder", 0), (5, 5), ()):
+        with pytest.raises(smla.InvalidArgument, match="Layer.from_pretrained or Layer.from_tensors"):
+            smla.Layer(*arguments)

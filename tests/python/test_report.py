@@ -335,7 +335,7 @@ def test_files_that_begin_with_a_byte_order_mark(files):
     for name, document in (("bench", BENCH), ("peers", PEERS), ("verify", VERIFY), ("config", V32)):
         (files / f"{name}.json").write_text(json.dumps(document), encoding="utf-8-sig")
     paths = {name: files / f"{name}.json" for name in ("bench", "peers", "verify")}
-    report = smla.report(**paths, model=files / "config.json", memory=80)
+    report = smla.report(**paths, model=files / "config.json", memory="80GiB")
     assert report.documents["bench"] == [BENCH] and report.documents["model"] == "config.json"
 
 

@@ -59,8 +59,7 @@ Error unexpected_argument(const CLI::App& app) {
     const std::string near = nearest(word, known_words(command));
     if (&command == &app && word == "report")
         return Error(SMLA_INVALID_ARGUMENT, "argument", word,
-                     "the Python package, which makes reports: pip install 'smla[report]', then "
-                     "python -m smla report");
+                     "python -m smla report: the Python package makes reports");
     const bool is_option = !word.empty() && word.front() == '-';
     const std::string name = &command == &app ? "smla" : "smla " + command.get_name();
     return Error(SMLA_INVALID_ARGUMENT, is_option ? "option" : "argument", word,

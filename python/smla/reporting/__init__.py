@@ -71,7 +71,7 @@ def report(
     peers: Any = None,
     verify: Any = None,
     model: Any = None,
-    memory: float | None = None,
+    memory: float | str | None = None,
     seconds: float = 0.1,
     quick: bool = False,
 ) -> Report:
@@ -82,8 +82,8 @@ def report(
     a list; without them both run here, `seconds` for each case, `quick` with few cases. peers: files with
     times of other libraries, drawn beside cases of the same stage and name: {"name": ..., "results":
     [{"stage", "case", "ms"}]}.
-    model: a config.json, a checkpoint's folder, a dict or a configuration of transformers; memory: GiB for
-    its caches, by default the GPU's, else this machine's.
+    model: a config.json, a checkpoint's folder, a dict or a configuration of transformers; memory: for its
+    caches, in GiB or with a unit ("80GiB"), by default the GPU's, else this machine's.
     A bad file is a DataError or an IoError.
 
     Example:

@@ -48,7 +48,8 @@ def _capacity(model, memory, tell):
             used = dict.fromkeys(cache["format"] for cache in answer["caches"])
         if rows:
             lines[" + ".join(used)] = rows
-    return {"lines": lines, "layers": layers, "model_type": kind, "memory_gib": memory}
+    gib = answer["memory_bytes"] / (1 << 30)
+    return {"lines": lines, "layers": layers, "model_type": kind, "memory_gib": gib}
 
 
 def _peers(path, benches):

@@ -32,7 +32,7 @@ def _parser():
     )
     parser.add_argument("--model", metavar="CONFIG", help="a config.json or its folder: explain and capacity")
     parser.add_argument(
-        "--memory", metavar="GIB", type=_positive("GiB"), help="GiB for caches; default: what is here"
+        "--memory", metavar="SIZE", help="for caches, in GiB or with a unit (80GiB); default: what is here"
     )
     for name, of in (("bench", "smla bench --json"), ("verify", "smla verify --json")):
         parser.add_argument(

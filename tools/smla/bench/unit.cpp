@@ -1,8 +1,10 @@
 #include "unit.h"
 
+#include "core/limits.h"
 #include "cuda_peaks.h"
 #include "peaks.h"
 
+#include <algorithm>
 #include <mutex>
 
 namespace smla::cli {
@@ -60,7 +62,8 @@ double peak_of(const Unit& unit, Context& context) {
     if (unit.device != SMLA_CPU) return unit.gflops() * 1e9;
     std::mutex mutex;
     double sum = 0;
-    context.pool().run(context.pool().threads(), [&](int64_t, int) {
+    const int threads = std::min(context.pool().threads(), usable_cores());
+    context.pool().run(threads, [&](int64_t, int) {
         const double one = unit.gflops() * 1e9;
         std::lock_guard lock(mutex);
         sum += one;

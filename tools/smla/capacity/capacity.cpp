@@ -150,6 +150,9 @@ Fit fit(const Options& options, const Totals& totals, int64_t layers) {
     out.memory = options.memory_gib * kGib;
     if (!options.device.empty()) {
         const double of_device = double(parse_device("--device", options.device).memory_bytes);
+        if (out.memory == 0 && !is_product(options.device))
+            fail(SMLA_INVALID_ARGUMENT, "--device", options.device,
+                 text("a product, whose memory is known (", joined(device_products()), "), or --memory too"));
         if (out.memory == 0) out.memory = of_device;
     }
     out.per_request = totals.per_gpu;
@@ -170,24 +173,27 @@ Fit fit(const Options& options, const Totals& totals, int64_t layers) {
 std::string fit_text(const Fit& fit, const Options& options) {
     const int64_t gpus = options.tp * options.dp;
     const std::string where = gpus == 1 ? "" : text(gpus, " GPUs with ");
+    const bool bounded = fit.weights.total > 0 && !fit.weights.split && options.dp > 1;
     std::string out;
     if (!fit.requests)
         out = text("One request of ", options.context, " tokens takes ", bytes_text(fit.per_request),
                    gpus == 1 ? "" : " on each GPU", "; --memory 80GiB or --device H200 says how many fit.\n");
     else
-        out = paint(Colour::bold, fmt::format("{} {} of {} tokens {} in {}{}{}.", *fit.requests,
-                                              *fit.requests == 1 ? "request" : "requests", options.context,
-                                              *fit.requests == 1 ? "fits" : "fit", where,
+        out = paint(Colour::bold, fmt::format("{}{} {} of {} tokens {} in {}{}{}.", bounded ? "At most " : "",
+                                              *fit.requests, *fit.requests == 1 ? "request" : "requests",
+                                              options.context, *fit.requests == 1 ? "fits" : "fit", where,
                                               bytes_text(fit.memory), gpus == 1 ? "" : " each")) +
               "\n";
-    out +=
-        fit.weights.total == 0
-            ? "Weights are not counted: --weights-gib gives their size, or --model a checkpoint's folder.\n"
-            : text("Weights: ", bytes_text(fit.weights.total), " (", fit.weights.source, "), ",
-                   bytes_text(fit.weights_per_gpu), " on each GPU",
-                   fit.weights.split || options.dp == 1
-                       ? ".\n"
-                       : " at least: data parallelism copies all but the experts, whose size is unknown.\n");
+    out += fit.weights.total == 0
+               ? text(
+                     "Weights are not counted: --weights-gib gives their size, or --model a checkpoint's "
+                     "folder with ",
+                     "model.safetensors or its index.\n")
+               : text("Weights: ", bytes_text(fit.weights.total), " (", fit.weights.source, "), ",
+                      bytes_text(fit.weights_per_gpu), " on each GPU",
+                      bounded
+                          ? " at least: data parallelism copies all but the experts, whose size is unknown.\n"
+                          : ".\n");
     if (fit.requests && fit.weights_per_gpu > fit.memory) out += "The weights alone do not fit.\n";
     return out + "Activations, CUDA graphs and the CUDA context are not counted.\n\n";
 }

@@ -58,7 +58,8 @@ std::vector<double> scores(const smla_score_args& args, int64_t token, int64_t c
 
 }  // namespace
 
-double attend_error(const smla_attend_args& args, int64_t token, int64_t heads) {
+double attend_error(const smla_attend_args& args, int64_t token, int64_t most_heads) {
+    const int64_t heads = std::min(most_heads, args.q.shape[1]);
     smla_attend_args one = args;
     const auto part = [&](const Tensor& tensor) {
         return present(tensor) ? slice(slice(tensor, 0, token, token + 1), 1, 0, heads) : tensor;
