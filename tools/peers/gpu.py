@@ -9,12 +9,12 @@ from .statistics import spread
 FLUSH_BYTES = 512 << 20
 PAIRS, LONG_PAIRS, LONG_US = 24, 12, 800
 METHOD = (
-    "Both sides run in one process, each call captured in a CUDA graph. The graphs are replayed in turn "
-    "(peer, smla, peer, smla); before each replay, 512 MB are written, which evicts the L2 cache. A "
-    "time is the median of {pairs} replays ({long} if one takes longer than 0.8 ms) between two CUDA "
-    "events. An almost empty graph takes {empty:.1f} us by the same events, which every time includes. "
-    "Before the timing, outputs are filled with NaN, both graphs run, and both results are compared "
-    "with f64."
+    "Both sides run in one process; each call is captured in a CUDA graph. The graphs are replayed in turn "
+    "(peer, smla, peer, smla). Before each replay, 512 MB are written, which evicts the L2 cache. Each "
+    "time is the median of {pairs} replays ({long} if a replay takes longer than 0.8 ms), measured with two "
+    "CUDA events. All times include the overhead of the measurement: {empty:.1f} us for an almost empty "
+    "graph. Before the timing, the outputs are filled with NaN, both graphs run, and both results are "
+    "compared with f64."
 )
 
 
