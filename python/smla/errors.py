@@ -12,7 +12,8 @@ __all__ += ["OutOfMemory", "Unsupported", "WorkspaceTooSmall"]
 
 
 class Error(Exception):
-    """Base of all. `field`: what was wrong ("args.q.dtype"); `got`, `wanted`: its value and the rule.
+    """Base class of all errors. `field` names the invalid value ("args.q.dtype"), `got` is that value, and
+    `wanted` is the requirement.
 
     Example:
         >>> try:

@@ -1,4 +1,4 @@
-"""smla.report: what this machine can do with smla, as one HTML page."""
+"""smla.report: one HTML page with kernels, speed, accuracy and capacity of this machine."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ __all__ = ["Report", "report"]
 
 
 class Report(Described):
-    """A page. `html` is its text, `documents` the numbers it was made from; a notebook shows it as it is.
+    """A report page. `html` is its text, and `documents` are the results that it shows. Notebooks display it.
 
     Example:
         >>> smla.report(quick=True, seconds=0.01).html[:15]
@@ -84,7 +84,7 @@ def report(
     [{"stage", "case", "ms"}]}.
     model: a config.json, a checkpoint's folder, a dict or a configuration of transformers; memory: GiB for
     its caches, by default the GPU's, else this machine's.
-    A bad file is a DataError or an IoError.
+    Raises DataError or IoError for an invalid file.
 
     Example:
         >>> smla.report("machine.html", quick=True, seconds=0.01).documents["bench"][0]["quick"]
