@@ -69,7 +69,7 @@ def wrong(document, table):
                     [group["title"], row["name"], f"not measured: {row['failed']}".replace("|", "/")]
                 )
     found = table(["group", "row", "result"], lines) if lines else "Every result was correct.\n"
-    return found + f"\n{not_run} rows were not run because the time limit was reached.\n" if not_run else found
+    return found + f"\n{not_run} rows were not run (time limit reached).\n" if not_run else found
 
 
 def method(document, _):
@@ -117,8 +117,8 @@ def headline(gpu, cpu):
     units = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 bf16", "avx512f": "AVX-512", "avx2": "AVX2"}
     words = (
         f"On an H200, FlashMLA takes {mean:.2f} times as long as smla in the {len(own)} decode cases of "
-        f"FlashMLA's benchmark (geometric mean). smla was compared with FlashMLA, FlashAttention 3, DeepGEMM, "
-        f"vLLM and PyTorch in {len(every)} shapes. It is at least as fast in "
+        "FlashMLA's benchmark (geometric mean). smla was compared with FlashMLA, FlashAttention 3, "
+        f"DeepGEMM, vLLM and PyTorch in {len(every)} shapes. It is at least as fast in "
         f"{100 * faster / len(every):.0f} % of them, and slower than {SLOW} times the peer's speed in "
         f"{100 * slow / len(every):.0f} %. On one CPU thread ({units[cpu['isa']]}), a gather followed by "
         f"PyTorch matrix products takes {gather:.1f} times as long as `smla.attend` (range {least:.1f} to "
