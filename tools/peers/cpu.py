@@ -12,9 +12,9 @@ from .statistics import spread
 PAIRS, SECONDS = 31, 6.0
 METHOD = (
     "Both sides run in turn (peer, smla, peer, smla) in one process on one thread. Calls cycle through "
-    "{sets} sets of row lists, so that cached rows come from memory. Each time is the median of up to {pairs} "
-    "measurements of the process's CPU time, which depends little on other load. Before the timing, both "
-    "results are compared with f64; for complete layers, they are compared with each other."
+    "{sets} sets of row lists, so that cached rows come from memory. Each time is the median of up to "
+    "{pairs} measurements of the process's CPU time, which depends little on other load. Before the "
+    "timing, both results are compared with f64; for complete layers, they are compared with each other."
 )
 SETS = 16
 

@@ -117,9 +117,9 @@ def headline(gpu, cpu):
     units = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 bf16", "avx512f": "AVX-512", "avx2": "AVX2"}
     words = (
         f"On an H200, FlashMLA takes {mean:.2f} times as long as smla in the {len(own)} decode cases of "
-        "FlashMLA's benchmark (geometric mean). smla was compared with FlashMLA, FlashAttention 3, "
-        f"DeepGEMM, vLLM and PyTorch in {len(every)} shapes. It is at least as fast in "
-        f"{100 * faster / len(every):.0f} % of them, and slower than {SLOW} times the peer's speed in "
+        f"FlashMLA's tests (geometric mean). In {len(every)} shapes compared with FlashMLA, "
+        "FlashAttention 3, DeepGEMM, vLLM and PyTorch, smla is at least as fast as the peer in "
+        f"{100 * faster / len(every):.0f} % and slower than {SLOW} times the peer's speed in "
         f"{100 * slow / len(every):.0f} %. On one CPU thread ({units[cpu['isa']]}), a gather followed by "
         f"PyTorch matrix products takes {gather:.1f} times as long as `smla.attend` (range {least:.1f} to "
         f"{most:.1f}). A decode step of a transformers layer after {int(layer['name'].split()[-1]):,} tokens "
