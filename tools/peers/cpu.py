@@ -1,4 +1,4 @@
-"""CPU times of one thread: calls of both sides in turn."""
+"""Measures CPU times of one thread; both sides run in turn."""
 
 import resource
 import time
@@ -46,7 +46,7 @@ class Cpu:
         return sides, [side() for side in sides]
 
     def times(self, sides):
-        """[(p10, median, p90)] in ms of each side, measured in turn."""
+        """Returns [(p10, median, p90)] in ms for each side, measured in turn."""
         found, end = [[] for _ in sides], time.monotonic() + SECONDS
         while len(found[0]) < PAIRS and (len(found[0]) < 5 or time.monotonic() < end):
             for side, times in zip(sides, found):

@@ -1,4 +1,4 @@
-"""Times on a GPU: one captured call per side, replayed in turn with a flushed L2 cache."""
+"""Measures times on a GPU: one captured call per side, replayed in turn with a flushed L2 cache."""
 
 import subprocess
 
@@ -34,7 +34,7 @@ class Captured:
             self.result = call()
 
     def poisoned(self):
-        """The result of a replay into outputs of NaN, or of -7 for integers."""
+        """Returns the result of a replay after filling the outputs with NaN, or with -7 for integers."""
         for tensor in self.result if isinstance(self.result, (tuple, list)) else (self.result,):
             if isinstance(tensor, torch.Tensor):
                 tensor.fill_(float("nan") if tensor.is_floating_point() else -7)
@@ -71,12 +71,12 @@ class Gpu:
         return {"gpu": torch.cuda.get_device_name(), "driver": driver, "cuda": torch.version.cuda}
 
     def prepared(self, pair):
-        """Both sides, ready to run, and the result of each."""
+        """Returns both sides, ready to run, and the result of each."""
         sides = [Captured(pair.peer), Captured(pair.smla)]
         return sides, [side.poisoned() for side in sides]
 
     def times(self, sides):
-        """[(p10, median, p90)] in us of each side, measured in turn."""
+        """Returns [(p10, median, p90)] in us for each side, measured in turn."""
         first = self._times(sides, 2)
         return self._times(sides, LONG_PAIRS if max(each[1] for each in first) > LONG_US else PAIRS)
 
@@ -98,6 +98,6 @@ class Gpu:
         return [spread([begin.elapsed_time(end) * 1e3 for begin, end in pairs]) for pairs in events]
 
     def after_row(self):
-        torch.cuda.synchronize()  # an error of a kernel shows here and ends the run
+        torch.cuda.synchronize()  # raises the error of a kernel, which ends the run
         if torch.cuda.memory_reserved() > 60 << 30:
             torch.cuda.empty_cache()
