@@ -43,9 +43,7 @@ def arguments(words):
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all results to a JSON file")
     parser.add_argument("--list", action="store_true", help="list groups, rows and peers without measuring")
     parser.add_argument("--shapes", type=Path, metavar="FILE", help="read the rows from another file")
-    parser.add_argument(
-        "--commit", metavar="HASH", help="commit of smla, if there is no git repository"
-    )
+    parser.add_argument("--commit", metavar="HASH", help="commit of smla, if there is no git repository")
     options = parser.parse_args(words)
     if not options.budget_seconds > 0:
         parser.error(f"argument --budget-seconds: got {options.budget_seconds:g}, wanted more than 0")
