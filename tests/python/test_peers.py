@@ -228,7 +228,7 @@ def test_list_and_refusals():
         command = [sys.executable, str(ROOT / "scripts/peers"), *words]
         return subprocess.run(command, capture_output=True, text=True)
 
-    assert "FlashMLA's own cases" in peers("--list").stdout
+    assert "FlashMLA's test cases" in peers("--list").stdout
     assert "no group matches 'nothing'" in peers("--list", "--groups", "nothing").stderr
     assert "wanted more than 0" in peers("--budget-seconds", "0").stderr
 

@@ -168,8 +168,8 @@ def bench_body(bench):
             staged.setdefault(row["stage"], []).append(row)
     if staged:
         note = (
-            "Peaks are measured in the same run. A call may exceed the peak of arithmetic with a faster unit "
-            "of the processor, and that of memory where caches of the processor hold what it reads."
+            "Peaks are measured in the same run. A call may exceed the arithmetic peak if it uses a faster "
+            "unit of the processor, and the memory peak if its data is in caches of the processor."
         )
         pairs = ((_rates(*each, bench), _bandwidths(*each, bench)) for each in staged.items())
         yield element("h4", "Rates") + element("p", note, class_="note")
