@@ -71,8 +71,8 @@ def _options(options):
 
 
 def doctor() -> dict[str, Any]:
-    """This machine: its processor, memory, GPU and engine, and a self-test of its kernels against the
-    reference. A dict; "passed" tells the self-test's result.
+    """Describes this machine, with its processor, memory, GPU and engine, and compares its kernels with the
+    reference (self-test). Returns a dict; "passed" is the result of the self-test.
 
     Example:
         >>> smla.doctor()["passed"]
@@ -152,8 +152,8 @@ def explain(config: Config, **options: Any) -> dict[str, Any]:
     returns the backend and the engine that serve the model on that device. Both include the reasons why the
     others were not selected.
 
-    config: as of `capacity`. options: those of `smla explain --help` (layer=, kv_format=, context=;
-    device="H200", kv_dtype=, backend=; ...). Errors as those of `capacity`.
+    config: as in `capacity`. options: as in `smla explain --help` (layer=, kv_format=, context=;
+    device="H200", kv_dtype=, backend=; ...). Raises the same errors as `capacity`.
 
     Example:
         >>> smla.explain(config)["layers"][0]["layer_kind"]
