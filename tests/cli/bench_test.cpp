@@ -129,8 +129,7 @@ TEST(CliBench, PercentOfPeakIsOfTheUnitThatTheKernelUses) {
             EXPECT_TRUE(row["peak_unit"].is_null()) << row;
             continue;
         }
-        if (kernel.find("cpu_" + isa["name"].get<std::string>() + "_") != 0)
-            continue;  // another kernel is faster
+        if (kernel.find("cpu_" + isa["name"].get<std::string>() + "_") != 0) continue;  // another is faster
         EXPECT_EQ(row["peak_unit"], wanted);
         const double peak = found["peak_gflops_of_units"][wanted], percent = row["percent_of_peak"];
         EXPECT_GT(peak, 0);
