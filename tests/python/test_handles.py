@@ -57,7 +57,7 @@ OTHERS = """
     vllm.indexer_calls.PackKernel vllm.metadata.SmlaSparseMetadata vllm.metadata.SmlaSparseMetadataBuilder
 """.split()
 PLAIN_BASES = {"NamedTuple", "IntEnum", "Enum", "Structure", "Exception", "Error", "Protocol", "TypedDict"}
-PLAIN_BASES |= {"BackendNumbers", "Maxima"}  # dicts with types
+PLAIN_BASES |= {"BackendNumbers", "Maxima"}  # typed dicts
 # How a class would hold one: an attribute of this name, or one of these calls.
 HOLDING = {
     "handle",

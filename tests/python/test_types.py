@@ -27,7 +27,7 @@ def run(*words, cwd=ROOT, env=None):
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
     """An interpreter that finds smla and its dependencies as installed packages."""
-    for name in ("torch", "transformers"):  # without them the calls would be checked against Any
+    for name in ("torch", "transformers"):  # without them, type checkers would treat their types as Any
         pytest.importorskip(name)
     folder = tmp_path_factory.mktemp("user")
     assert run("venv", "--without-pip", folder).returncode == 0
