@@ -6,10 +6,10 @@
  * primary.cache.data for a cache, primary.cache.scale_device or softmax_scale_device for an f32 on the
  * device. All other addresses are also fixed; their memory must stay valid until the last run has finished.
  *
- * A run rejects the same memory as the plain call. In a workspace of smla_call_bytes bytes, its results have
- * the same bits as those of the plain call. A run allocates no device memory and may be captured in a CUDA
- * graph, whose replays use the captured addresses. If the alignment of an address (up to 256 bytes) differs
- * from its alignment at creation, the run is planned like a plain call and takes as long as one.
+ * A run rejects the same addresses as the plain call. In a workspace of smla_call_bytes bytes, its results
+ * have the same bits as those of the plain call. A run allocates no device memory and may be captured in a
+ * CUDA graph, whose replays use the captured addresses. If the alignment of an address (up to 256 bytes)
+ * differs from its alignment at creation, the run is planned like a plain call and takes as long as one.
  *
  * Lifetime: the context must outlive the call; so must the backend and the metadata of a forward.
  * Threads: several threads may run a call concurrently, each with a separate workspace. */
