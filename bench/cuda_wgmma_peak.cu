@@ -9,11 +9,11 @@ namespace smla::bench {
 namespace {
 
 constexpr int kSteps = 2048, kThreads = 256;
-// For each warpgroup 64 rows of A of 128 bytes; B of 256 rows of 128 bytes for both.
+// A has 64 rows of 128 bytes for each warpgroup; B has 256 rows of 128 bytes for both warpgroups.
 constexpr int kSharedBytes = 2 * cuda::kTileBytes + 4 * cuda::kTileBytes + 1024;
 
-// Values of both signs, so that sums stay small and the tensor cores' inputs toggle as in real products.
-// bits: the mask of random bits and those of the exponent, in 4 bytes.
+// Fills shared memory with values of both signs, so that sums stay small and the inputs of the tensor cores
+// toggle as in real products. random: mask of the random bits of 4 bytes. exponent: their exponent bits.
 __device__ uint32_t fill_shared(char* shared, uint32_t random, uint32_t exponent) {
     const uint32_t at = (uint32_t(__cvta_generic_to_shared(shared)) + 1023) / 1024 * 1024;
     const uint32_t begin = at - uint32_t(__cvta_generic_to_shared(shared));
@@ -28,7 +28,7 @@ template <int Values>
 __device__ void keep(const float (&sums)[Values], float* out) {
     float sum = 0;
     for (int i = 0; i < Values; ++i) sum += sums[i];
-    if (sum == 12345.678f) *out = sum;  // never, but the compiler cannot know
+    if (sum == 12345.678f) *out = sum;  // never true, but the compiler cannot prove it
 }
 
 __global__ void __launch_bounds__(kThreads) multiply_bf16(float* out) {
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) multiply_e4m3(float* out) {
     keep(sums, out);
 }
 
-// flops: of one instruction of one warpgroup.
+// flops: operations of one instruction of one warpgroup.
 double tflops_of(void (*kernel)(float*), double flops) {
     int device = 0, major = 0, count = 0;
     SMLA_CUDA_CALL(cudaGetDevice(&device));

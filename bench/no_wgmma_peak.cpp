@@ -1,4 +1,4 @@
-// Replaces cuda_wgmma_peak.cu in a build without code of sm_90.
+// Replaces cuda_wgmma_peak.cu in a build without code for sm_90.
 #include "cuda_peaks.h"
 
 namespace smla::bench {

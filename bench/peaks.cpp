@@ -77,8 +77,8 @@ constexpr int kTileSteps = 10000;
 
 // Four sums of 16 x 16 from two tiles of A and two of B; tdpbf16ps starts every 16 cycles and takes 52.
 __attribute__((target("amx-tile,amx-bf16"))) void tile_products() {
-    // Static, because gcc 12 takes _tile_loadconfig() for a read of 8 bytes. The ends of both arrays are
-    // reserved.
+    // Static, because gcc 12 treats _tile_loadconfig() as a read of only 8 bytes. The last elements of both
+    // arrays are reserved.
     static constexpr struct alignas(64) Config {
         uint8_t palette = 1, start_row = 0, reserved[14] = {};
         uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};

@@ -75,8 +75,8 @@ typedef struct smla_context_args {
     /* CPU engine; null: smla's own pool. */
     smla_parallel_for parallel_for;
     void* parallel_for_pool;
-    /* 1: calls scan their indices and note the first bad value for smla_read_error. On a GPU, this launches
-     * one more kernel per call with indices. Such calls need the first 4 KiB of a workspace. */
+    /* 1: calls scan their indices and store the first invalid value for smla_read_error. A call with indices
+     * needs the first 4 KiB of a workspace; on a GPU, it launches one more kernel. */
     int32_t check_indices;
     /* CUDA engine: the GPU, counted as the CUDA runtime counts. Tensors and workspaces of calls lie there. */
     int32_t device_index;

@@ -11,7 +11,7 @@
 //   smla::Layer     an attention layer of a checkpoint
 //   smla::Session   a layer with its caches
 //   smla::Backend   an attention backend by its published name, and smla::Metadata of its steps
-//   smla::Call      a stage call or a forward that is prepared once and run with other addresses
+//   smla::Call      a stage call or a forward that is prepared once and run with varying addresses
 //   smla::Error     thrown by all: code, field, got, wanted
 //
 // Handles move and do not copy. A layer keeps its context alive, and a session its layer. A handle that was

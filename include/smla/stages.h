@@ -1,11 +1,11 @@
 /* smla/stages.h: the stages of a step, and what all of them share: scratch, explanations, checks.
  *
- * A stage call checks its arguments, chooses a kernel of the context's engine (the first one that supports
- * them, unless a later one is better for such calls), and takes scratch from the caller's workspace: it
- * allocates nothing on a device, copies nothing to the host and prints nothing. On a GPU it queues its work
- * on `stream` and returns; it may be captured in a CUDA graph. Any thread may call; a workspace serves one
- * call at a time. T = 0 is allowed everywhere and does nothing. The innermost stride of a field with
- * SMLA_FIELD_ROWS (smla_stage_get_field) must be 1.
+ * A stage call checks its arguments and selects a kernel of the context's engine: the first one that supports
+ * the arguments, unless a later one is better for the shape or the processor. Scratch comes from the caller's
+ * workspace; a call allocates no device memory, copies nothing to the host and prints nothing. On a GPU it
+ * queues its work on `stream` and returns; it may be captured in a CUDA graph. Calls from several threads may
+ * run concurrently; a workspace serves one call at a time. T = 0 is allowed everywhere and does nothing. The
+ * innermost stride of a field with SMLA_FIELD_ROWS (smla_stage_get_field) must be 1.
  *
  * Every stage call returns
  *   SMLA_INVALID_ARGUMENT      a field has the wrong type, shape, range or place; an output overlaps another
@@ -61,9 +61,10 @@ enum {
 SMLA_API smla_status smla_workspace_size(smla_context* context, smla_stage stage, const void* args,
                                          size_t budget, size_t* bytes);
 
-/* Runs a stage like the function of its name, but returns SMLA_WORKSPACE_TOO_SMALL for any workspace of fewer
- * bytes than smla_workspace_size returns for `budget`, even if a slower kernel could run in it: a caller that
- * grows its workspace asks for the size only then. A captured call without scratch accepts {0}. */
+/* Runs a stage like the function of its name, but returns SMLA_WORKSPACE_TOO_SMALL for every workspace with
+ * fewer bytes than smla_workspace_size returns for `budget`, even if a slower kernel could run in it. A
+ * caller that grows its workspace therefore needs smla_workspace_size only after this error. A captured call
+ * without scratch accepts the workspace {0}. */
 SMLA_API smla_status smla_run_stage(smla_context* context, smla_stage stage, const void* args, size_t budget,
                                     smla_workspace workspace, smla_stream stream);
 

@@ -114,7 +114,7 @@ class Struct:
         return args
 
     def offset(self, called):
-        """Where the struct has the address of a tensor, a cache, its scale ("cache.scale") or a number."""
+        """Returns the offset of the address of a tensor, a cache, its scale ("cache.scale") or a number."""
         name = called.removesuffix(".scale")
         found = self._writers.get(f"{name}_device") or self._writers.get(name)
         if found is None or (name != called and found[0] is not _CACHE):

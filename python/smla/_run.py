@@ -65,7 +65,7 @@ class StageCall:
         """Reads the parameters of the stage's Python function."""
         parameters = inspect.signature(function).parameters
         self.parameters = {name: each for name, each in parameters.items() if name not in _OF_CALL}
-        self.words = {  # names of enumerators, which stand in the order of their values
+        self.words = {  # names of enumerators, in the order of their values
             name: {word: value for value, word in enumerate(get_args(each.annotation))}
             for name, each in self.parameters.items()
             if get_origin(each.annotation) is Literal
@@ -167,7 +167,7 @@ def _put_scale(values, name, first):
 
 
 def instead_of(call, action, arguments, keywords):
-    """action(stage, args, context, values) in place of a call of a stage function; returns its result."""
+    """Calls action(stage, args, context, values) instead of running a stage call. Returns its result."""
     if _instead.action:
         raise invalid(
             "call", "a call inside another explain_call, check_call, prepare_call or Call", "one at a time"
@@ -221,7 +221,7 @@ def check_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) ->
 
 
 def prepare_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> None:
-    """Loads and makes what calls of these shapes need, so that later ones may be captured in a CUDA graph.
+    """Loads kernels and creates state for calls of these shapes, so that a CUDA graph can capture such calls.
 
     Example:
         >>> smla.prepare_call(smla.norm, np.ones((1, 1, 4), np.float32), eps=1e-6)

@@ -1,4 +1,4 @@
-"""Types of arguments and results of the public functions, for type checkers."""
+"""Types of the arguments and results of public functions, for type checkers."""
 
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
@@ -20,7 +20,7 @@ Array: TypeAlias = HasShape | HasDlpack
 NewArray: TypeAlias = Any  # an array of the library of the call's first array
 DtypeLike: TypeAlias = Any  # "bf16", numpy.float32, torch.bfloat16, ...
 
-# Names of enumerators. Those of an argument of a stage stand in the order of their values.
+# Names of enumerators. For arguments of stages, they are listed in the order of their values.
 EngineName: TypeAlias = Literal["auto", "reference", "cpu", "cuda"]
 IsaName: TypeAlias = Literal["auto", "scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"]
 FamilyName: TypeAlias = Literal["dsa", "hybrid", "hybrid_shared"]
@@ -33,7 +33,7 @@ WeightsName: TypeAlias = Literal["converted", "as_stored"]
 
 
 class Maxima(TypedDict, total=False):
-    """What the caches and the scratch of a smla.Session are sized for."""
+    """Maxima that determine the sizes of the caches and the scratch of a smla.Session."""
 
     max_requests: int
     max_tokens: int

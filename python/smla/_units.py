@@ -1,4 +1,4 @@
-"""Numbers and arrays as people read them."""
+"""Formats numbers and arrays as text."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def time_text(milliseconds):
 
 
 def tokens_text(count):
-    """131072 -> 128K: contexts are counted in powers of two."""
+    """Returns the count as text, with K or M if it is a multiple of 1024: 131072 gives 128K."""
     for step, name in ((1 << 20, "M"), (1 << 10, "K")):
         if count >= step and count % step == 0:
             return f"{count // step}{name}"
@@ -37,7 +37,7 @@ def tokens_text(count):
 
 
 def array_text(value):
-    """Dtype, shape and device of an array, from its attributes: its memory is not read."""
+    """Returns dtype, shape and device of an array as text. Reads only attributes, not the memory."""
     shape = getattr(value, "shape", None)
     if shape is None or isinstance(value, type):
         return (
@@ -53,7 +53,7 @@ def array_text(value):
 
 
 def device_text(device):
-    """ " on cuda:0" of a smla device (type, index) or of an array library's; nothing for the CPU."""
+    """Returns " on cuda:0" for a device of smla (type, index) or of an array library; "" for the CPU."""
     if isinstance(device, tuple):
         device = f"cuda:{device[1]}" if device[0] else "cpu"
     elif isinstance(device, int):  # GpuView
@@ -62,24 +62,24 @@ def device_text(device):
 
 
 class Described:
-    """An object whose repr is one line: smla.Name(what _text() returns). repr never raises."""
+    """An object whose repr is smla.Name(TEXT) in one line, with TEXT from _text(). repr never raises."""
 
     __slots__ = ()
 
     def _text(self) -> str:
-        """What the object is: shapes and sizes, without its contents."""
+        """Returns a description with shapes and sizes, without the contents."""
         return ""
 
     def __repr__(self) -> str:
         try:
             text = self._text()
-        except Exception:  # a half-built object, or one that another thread changes
+        except Exception:  # the constructor has not finished, or another thread changes the object
             text = "not ready or in use"
         return f"smla.{type(self).__name__}({text})"
 
 
 def fields_repr(self: Any) -> str:
-    """__repr__ of a named tuple of arrays."""
+    """Returns the repr of a named tuple of arrays."""
     try:
         text = ", ".join(f"{name}={array_text(value)}" for name, value in zip(self._fields, self))
     except Exception:

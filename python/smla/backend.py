@@ -49,7 +49,7 @@ class BackendOptions(_abi.BackendNumbers, total=False):
 
 
 def backends() -> list[str]:
-    """Names of all backends, in the order of the library.
+    """Returns the names of all backends, in the order of the library.
 
     Example:
         >>> "FLASHMLA_SPARSE" in smla.backends()
@@ -278,10 +278,11 @@ class Backend(Shared):
         stage_budget: int = 0,
         **tensors: Array | Cache | None,
     ) -> Call:
-        """The call of `forward` with these tensors, out among them, as a Call; nothing is computed.
+        """Prepares a call of `forward` with these tensors and returns it as a Call. Computes nothing.
 
-        metadata: of the steps; it may be built anew between runs, with the same number of tokens. moving: as
-        in Call: "q", "out", "kv_cache", "kv_cache.scale", ... tensors, stage_budget: as in `forward`.
+        metadata: metadata of the steps. It may be rebuilt between runs, with the same number of tokens.
+        moving: names as in Call: "q", "out", "kv_cache", "kv_cache.scale", ...
+        tensors, stage_budget: as in `forward`. The tensors must include `out`.
         """
         args = self._fill(metadata, tensors, stage_budget, [])
         create = functools.partial(lib.smla_backend_call_create, self.handle)
@@ -289,7 +290,7 @@ class Backend(Shared):
         return Call.__new__(Call)._create(create, _FORWARD, args, moving, self.context, q, held)
 
     def _fill(self, metadata, tensors, stage_budget, keep, stream=0):
-        """The arguments of a step."""
+        """Returns the arguments of a step."""
         for name in tensors:
             if name not in _TENSORS:
                 raise invalid(name, "a tensor", "one of " + ", ".join(sorted(_TENSORS - _NAMED)))

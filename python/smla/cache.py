@@ -247,7 +247,7 @@ class Cache(Described):
 
     @property
     def page_tokens(self) -> int:
-        """Tokens per page."""
+        """Number of tokens per page."""
         return self.abi.page_tokens
 
     @property

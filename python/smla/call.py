@@ -1,4 +1,4 @@
-"""Prepared calls: planned once, then run with other addresses (smla/prepared_call.h)."""
+"""Prepared calls: planned once, then run with varying addresses (smla/prepared_call.h)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ __all__ = ["Call"]
 
 
 class Call(Handle):
-    """A stage call that is checked and planned once, then run with other memory: for code that repeats a call
-    with the same shapes, strides, dtypes and numbers, such as the layers and steps of an engine.
+    """A stage call that is checked and planned once, then run with varying addresses. Use it for a call that
+    is repeated with the same shapes, strides, dtypes and numbers, as in the layers and steps of an engine.
 
-    function: a stage function (smla.attend, ...); its arguments follow. moving: names of the arguments whose
-    addresses each run provides: ["q", "out"]; of a cache "cache", of its scale on the device "cache.scale".
-    An output that moves may be left out. The call keeps the memory of all other arguments, and uses it in
-    each run; it must not be resized. Backend.call prepares a step of a backend.
+    function: a stage function (smla.attend, ...), followed by its arguments. moving: names of the arguments
+    whose addresses each run provides, such as ["q", "out"]; "cache" names a cache, and "cache.scale" its
+    scale on the device. Outputs in `moving` may be omitted from the arguments. All other arguments are fixed:
+    the call keeps their memory alive and uses it in each run. Do not resize them. Backend.call prepares a
+    step of a backend.
 
-    call(*addresses, workspace=None, stream=None) runs it. addresses: in the order of `moving`
-    (tensor.data_ptr() of PyTorch, array.ctypes.data of NumPy), of memory laid out as at creation. This is not
-    checked: a run with a wrong address may crash or overwrite other memory. workspace, stream: as for stages.
-    A run whose addresses are aligned as at creation, modulo 256 bytes, is the fastest.
+    call(*addresses, workspace=None, stream=None) runs the call. addresses: one for each name in `moving`, in
+    that order (tensor.data_ptr() of PyTorch, array.ctypes.data of NumPy). Their memory must have the same
+    layout as at creation. This is not checked: a run with a wrong address may crash or overwrite other
+    memory. workspace, stream: as for stages. A run is fastest if each address has the same remainder modulo
+    256 as at creation.
 
-    Attributes: moving, a tuple, and bytes, the workspace that a run may need. Any number of threads may run a
-    call at once. It cannot be copied or pickled.
+    Attributes: moving, a tuple of names; bytes, the maximum workspace of a run. Several threads may run a
+    call concurrently. A call cannot be copied or pickled.
 
     Example:
         >>> x, out = np.ones((2, 1, 4), np.float32), np.empty((2, 1, 4), np.float32)
@@ -72,7 +74,7 @@ class Call(Handle):
         instead_of(function, create, arguments, keywords)
 
     def _create(self, create, layout, args, moving, context, like, held, *budget):
-        """create: a function of the C ABI with its first arguments. held: what a run uses."""
+        """create: a function of the C ABI with its first arguments. held: objects that each run uses."""
         offsets = (c.c_size_t * len(moving))(*map(layout.offset, moving))
         handle, size = c.c_void_p(), c.c_size_t()
         check(create(c.byref(args), offsets, len(moving), *budget, c.byref(handle)))
@@ -107,7 +109,7 @@ def _bytes(handle, _addresses, size):
 
 
 def owners(values, moving):
-    """What keeps the memory of arguments alive, except those that move."""
+    """Returns the objects that keep the memory of arguments alive, except arguments in `moving`."""
     out = []
     for name, value in values.items():
         if isinstance(value, Cache):
@@ -116,6 +118,6 @@ def owners(values, moving):
         elif name not in moving and value is not None:
             try:
                 out.append(owner_of(value, name))
-            except InvalidArgument:  # no array
+            except InvalidArgument:  # not an array
                 pass
     return out

@@ -53,7 +53,7 @@ class Workspace(Handle):
 
     @property
     def bytes(self) -> int:
-        """Size of the memory."""
+        """Size of the memory in bytes."""
         return int(self.abi.bytes)
 
     def _text(self):
@@ -65,8 +65,8 @@ class Workspace(Handle):
             self._reserve(size, None if stream is None else stream_address(stream))
 
     def _run(self, stream, size, function, *arguments):
-        """Calls function(*arguments, workspace, stream) of the C ABI, which refuses a workspace with fewer
-        bytes than size(*arguments, bytes) returns.
+        """Calls function(*arguments, workspace, stream) of the C ABI, which rejects a workspace with fewer
+        bytes than size(*arguments, bytes) returns. Grows the workspace if necessary.
         """
         in_use = self._in_use
         if not in_use.acquire(False):  # `with` takes three times as long
@@ -251,7 +251,7 @@ class Context(Shared):
         return workspace
 
     def _run(self, workspace, like, stream, size, function, *arguments):
-        """workspace._run of these. None: one of the own workspaces, which only this thread uses."""
+        """Calls workspace._run(...). If workspace is None, uses a workspace that belongs to this thread."""
         if workspace is not None:
             workspace._run(stream, size, function, *arguments)
             return

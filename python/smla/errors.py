@@ -12,7 +12,8 @@ __all__ += ["OutOfMemory", "Unsupported", "WorkspaceTooSmall"]
 
 
 class Error(Exception):
-    """Base of all. `field`: what was wrong ("args.q.dtype"); `got`, `wanted`: its value and the rule.
+    """Base class of all errors. `field` names the invalid value ("args.q.dtype"), `got` is that value, and
+    `wanted` is the requirement.
 
     Example:
         >>> try:
@@ -32,10 +33,10 @@ class Error(Exception):
         self.field, self.got, self.wanted = field, got, wanted
 
     @classmethod
-    def of(cls, field: str, got: object, wanted: object) -> "Error":  # in the library's own words
+    def of(cls, field: str, got: object, wanted: object) -> "Error":  # message in the format of the library
         return cls(f"{field}: got {got}, wanted {wanted}", field, str(got), str(wanted))
 
-    def __reduce__(self) -> Any:  # else pickling loses the fields
+    def __reduce__(self) -> Any:  # otherwise pickling would lose the fields
         return type(self), (str(self), self.field, self.got, self.wanted)
 
 

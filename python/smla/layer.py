@@ -399,7 +399,7 @@ class Session(Handle):
             self._options = options
         return dict(self._options)
 
-    _options: dict[str, Any] | None = None  # until they are asked for, and after resize()
+    _options: dict[str, Any] | None = None  # None until the first use, and after resize()
 
     def __deepcopy__(self, memo: Any) -> Session:
         return self.clone()

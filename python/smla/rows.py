@@ -56,7 +56,7 @@ def _given(array, name, **sizes):
 
 
 class Rows(NamedTuple):
-    """rows: [T,K] i32. lens: [T] i32, how many columns count.
+    """Row lists. rows: [T,K] i32. lens: [T] i32, the number of columns that count.
 
     Example:
         >>> smla.rows.Rows(np.zeros((3, 8), np.int32), np.zeros(3, np.int32))
@@ -129,7 +129,9 @@ def split_context(
 
 
 def lse_from_log2(log2_lse: Array, lse: Array | None = None) -> NewArray:
-    """lse = ln 2 * log2_lse, both [T,H] f32. May be in place. Returns lse.
+    """Converts lse from base 2 to base e: lse = ln 2 * log2_lse, both [T,H] f32. lse may be log2_lse.
+
+    Returns lse.
 
     Example:
         >>> smla.rows.lse_from_log2(np.log2([[1, 4]], dtype=np.float32)) == np.log([[1, 4]], dtype=np.float32)

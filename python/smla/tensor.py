@@ -116,7 +116,7 @@ register(Tensor, _Tensors())
 
 
 def tensor(array: Array, dtype: DtypeLike, name: str = "tensor") -> Tensor:
-    """A view of `array` whose elements are of `dtype`: see Tensor.
+    """Returns a view of `array` with elements of `dtype`. See Tensor.
 
     Example:
         >>> smla.tensor(np.zeros((2, 3), np.uint8), "e2m1").shape  # two values per byte

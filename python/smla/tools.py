@@ -24,7 +24,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def program() -> str:
-    """The path of the `smla` program: SMLA_TOOL, the package's own, this clone's, or the one on PATH.
+    """Returns the path of the `smla` program: SMLA_TOOL, or the one in the package, in this clone or on PATH.
 
     Example:
         >>> smla.program().endswith("smla")
@@ -71,8 +71,8 @@ def _options(options):
 
 
 def doctor() -> dict[str, Any]:
-    """This machine: its processor, memory, GPU and engine, and a self-test of its kernels against the
-    reference. A dict; "passed" tells the self-test's result.
+    """Describes this machine, with its processor, memory, GPU and engine, and compares its kernels with the
+    reference (self-test). Returns a dict; "passed" is the result of the self-test.
 
     Example:
         >>> smla.doctor()["passed"]
@@ -82,7 +82,7 @@ def doctor() -> dict[str, Any]:
 
 
 class BenchResults(dict[str, Any]):
-    """What `smla bench` measured; a notebook shows its plots and its table.
+    """Results of `smla bench`. A notebook displays them as charts and a table.
 
     Example:
         >>> smla.bench(case="select", quick=True, seconds=0.01)["results"][0]["stage"]
@@ -96,14 +96,15 @@ class BenchResults(dict[str, Any]):
 
 
 def bench(**options: Any) -> BenchResults:
-    """Times of the stages and of a decode step, against the peak that is measured in the same run. A dict
-    with "results", a row per case (median, minimum, maximum, 10th and 90th percentile), "models", the
-    attention of all layers of a model, and "busy", a reason to distrust the times, or None. A notebook shows
-    it as charts.
+    """Measures the stages and a decode step, and the peak of the machine in the same run.
 
-    options: those of `smla bench --help` (case="attend"; stage="attend", heads=16, tokens=4, rows=2048,
-    format="fp8_656"; quick=True, seconds=, threads=, save=, ...). Runs on a GPU if there is one; "runs_on"
-    names it. Errors as those of `capacity`.
+    Returns a dict, which a notebook displays as charts. "results" has one row per case, with median, minimum,
+    maximum, 10th and 90th percentile. "models" has times of the attention of all layers of a model. "busy" is
+    the reason why the times may be too long, or None.
+
+    Runs on a GPU if there is one; "runs_on" names the device. options: as in `smla bench --help`
+    (case="attend"; stage="attend", heads=16, tokens=4, rows=2048, format="fp8_656"; quick=True, seconds=,
+    threads=, save=, ...). Raises the same errors as `capacity`.
 
     Example:
         >>> smla.bench(case="select", quick=True, seconds=0.01)["results"][0]["ms"] > 0
@@ -131,12 +132,12 @@ def _model(config):
 
 
 def capacity(config: Config, **options: Any) -> dict[str, Any]:
-    """How many requests of a model fit in memory, bytes of every cache, and FLOPs. A dict.
+    """Computes how many requests of a model fit in memory, the bytes of every cache, and FLOPs, as a dict.
 
     config: a config.json, a checkpoint's folder, the name of a model ("deepseek-v3.2", see `smla list
-    models`), a dict or a configuration of transformers. options: those of `smla capacity --help`
+    models`), a dict or a configuration of transformers. options: as in `smla capacity --help`
     (context="128K", memory="80GiB", device="H200", weights_gib=, tp=, dp=, dcp=, kv_format=, ...).
-    InvalidArgument, DataError or IoError as the command reports.
+    Raises InvalidArgument, DataError or IoError, like the command.
 
     Example:
         >>> smla.capacity(config, context=4096, memory=80)["totals"]["layers"]
@@ -147,11 +148,12 @@ def capacity(config: Config, **options: Any) -> dict[str, Any]:
 
 
 def explain(config: Config, **options: Any) -> dict[str, Any]:
-    """Which kernel runs each stage of a model's layers here; with `device`, which backend and engine serve
-    the model there; and why not the others. A dict.
+    """Returns a dict with the kernel that runs each stage of a model's layers on this machine. With `device`,
+    returns the backend and the engine that serve the model on that device. Both include the reasons why the
+    others were not selected.
 
-    config: as of `capacity`. options: those of `smla explain --help` (layer=, kv_format=, context=;
-    device="H200", kv_dtype=, backend=; ...). Errors as those of `capacity`.
+    config: as in `capacity`. options: as in `smla explain --help` (layer=, kv_format=, context=;
+    device="H200", kv_dtype=, backend=; ...). Raises the same errors as `capacity`.
 
     Example:
         >>> smla.explain(config)["layers"][0]["layer_kind"]

@@ -1,4 +1,4 @@
-"""The text that a mutant of tests/kit changes is in its file once: else it breaks nothing."""
+"""The text that a mutant of tests/kit replaces must be in its file exactly once."""
 from source import sample
 
 TABLE, CUDA_TABLE = "tests/kit/mutants.py", "tests/kit/cuda_mutants.py"

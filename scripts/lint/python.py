@@ -1,4 +1,4 @@
-"""The Python package, its tests and tools/peers: ruff (tests/python/requirements.txt) changes nothing."""
+"""ruff (tests/python/requirements.txt) must accept the Python package, its tests and tools/peers."""
 import subprocess
 import tempfile
 from pathlib import Path

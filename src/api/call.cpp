@@ -7,11 +7,11 @@ using namespace smla;
 
 namespace {
 
-// An address of a call's arguments.
+// An address in the arguments of a call.
 struct Address {
     std::string name;
     bool is_given = false;
-    bool is_of_nothing = false;  // of a tensor or a cache without elements
+    bool is_of_nothing = false;  // whether the tensor or cache has no elements
 };
 
 bool is_empty(const Tensor& tensor) {

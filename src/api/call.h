@@ -1,4 +1,4 @@
-// What prepared calls of stages and of backends share: the addresses that move.
+// Common part of prepared calls of stages and of backends: the addresses that each run provides.
 #pragma once
 
 #include "api/guard.h"
@@ -6,14 +6,14 @@
 #include <smla/prepared_call.h>
 
 struct smla_call {
-    // `args`: the call's arguments, whose addresses `fields` list.
+    // `args`: arguments of the call. `fields`: the addresses in them.
     smla_call(std::span<const smla::StageField> fields, const void* args, const size_t* moving,
               int32_t count);
     virtual ~smla_call() = default;
     virtual void run(const void* const* addresses, const smla::Workspace& workspace,
                      smla_stream stream) const = 0;
 
-    size_t bytes = 0;  // of workspace
+    size_t bytes = 0;  // required workspace
 
 protected:
     // Writes the addresses of a run into a copy of the arguments.

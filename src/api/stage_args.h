@@ -1,4 +1,4 @@
-// Arguments of stages as callers pass them.
+// Reads the arguments of stages from the structs of the C ABI.
 #pragma once
 
 #include "api/guard.h"
@@ -10,7 +10,8 @@ inline void check_stage(smla_stage stage) {
     SMLA_CHECK(stage >= 0 && stage < SMLA_STAGE_COUNT, "stage", stage, text("0 to ", SMLA_STAGE_COUNT - 1));
 }
 
-// The caller's arguments as every engine reads them: strides spelt out, the stage's own direction.
+// Returns the caller's arguments in the form for engines, with explicit strides and the direction of the
+// stage.
 template <Stage S>
 ArgsOf<S> read_call(const void* args) {
     ArgsOf<S> call = read_args(static_cast<const ArgsOf<S>*>(args));

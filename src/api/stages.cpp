@@ -33,13 +33,14 @@ smla_status call(smla_context* context, const ArgsOf<S>* args, smla_workspace wo
     });
 }
 
-// The same in a workspace that has all bytes that pay within the budget.
+// Runs a stage in a workspace that must have all bytes that the fastest plan within the budget uses.
 template <Stage S>
 void run_sized(const void* args, const Env& env, size_t budget) {
     const ArgsOf<S> call = read_call<S>(args);
-    const auto planned = plan_stage<S>(call, env);  // which checks the arguments
+    const auto planned = plan_stage<S>(call, env);  // also checks the arguments
     const size_t bytes = stage_workspace<S>(call, env, budget);
-    // A caller may have no counters that a capture does not zero.
+    // In a capture, a caller may be unable to provide zeroed counters; a call without scratch does not need
+    // them.
     const bool has_scratch = bytes > kWorkspaceHeader;
     if (env.workspace.bytes < bytes && (has_scratch || !env.device->capturing(env.stream)))
         fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(env.workspace.bytes),

@@ -7,7 +7,7 @@
 
 namespace smla {
 
-// Where the addresses of a forward's arguments are.
+// Returns the positions of the addresses in the arguments of a forward.
 std::span<const StageField> forward_places();
 
 struct BackendInstance {

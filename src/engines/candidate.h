@@ -45,7 +45,7 @@ private:
     std::shared_ptr<Names> names_;
 };
 
-// What runs a call.
+// The processor that runs a call.
 struct Processor {
     smla_engine engine = SMLA_ENGINE_CPU;
     smla_isa isa = SMLA_ISA_SCALAR;  // kernels of stronger sets refuse
@@ -58,7 +58,7 @@ struct Processor {
     int threads() const { return pool ? pool->threads() : 1; }
 };
 
-// What the caller asked of all calls of a context.
+// Options for all calls of a context.
 struct Policy {
     bool batch_invariant = false;
     bool check_indices = false;
@@ -72,18 +72,19 @@ struct Policy {
     }
 };
 
-// What belongs to one call.
+// State of one call.
 struct Launch {
-    smla_stream stream = nullptr;  // of a CUDA device
-    // The call needs nothing of the one before, whose grid is the stream's last: a GPU may run both at once.
+    smla_stream stream = nullptr;  // stream of a CUDA device
+    // Whether the call is independent of the previous one, whose grid is the stream's last, so that a GPU may
+    // run both concurrently.
     bool beside = false;
-    bool* launched = nullptr;  // becomes true when a GPU gets a grid; null: nobody asks
+    bool* launched = nullptr;  // set to true when a grid is launched; may be null
     Workspace workspace;
-    size_t budget = 0;           // bytes of workspace that a plan keeps within if it can; 0: as much as pays
-    PlanCache* plans = nullptr;  // of the context; null: every call is planned anew
+    size_t budget = 0;           // bytes of workspace that a plan should not exceed; 0: as many as are useful
+    PlanCache* plans = nullptr;  // plans of the context; null: plan every call
 };
 
-// Everything a kernel may use besides its arguments.
+// Everything that a kernel may use in addition to its arguments.
 struct Env : Processor, Policy, Launch {
     Env with_budget(size_t bytes) const {
         Env out = *this;

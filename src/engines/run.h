@@ -25,14 +25,15 @@ const char* launch_stage(const PlannedCall<S>& call, const ArgsOf<S>& args, cons
 // A call that is planned once and launched with other addresses.
 template <Stage S>
 struct PreparedCall {
-    std::vector<char> key;  // what the plan was made from
+    std::vector<char> key;  // everything that the plan depends on
     std::shared_ptr<const PlannedCall<S>> planned;
-    size_t bytes = 0;  // of workspace, to which the plan keeps
+    size_t bytes = 0;  // maximum workspace of the plan
 };
 template <Stage S>
 PreparedCall<S> prepare_call(const ArgsOf<S>& args, const Env& env, size_t bytes);
-// `args`: those of the preparation with other addresses. Whatever else a plan depends on, such as their
-// alignment, is compared; if it differs, the call is checked and planned as by run_stage().
+// `args`: the arguments of the preparation with other addresses. Everything else that a plan depends on, such
+// as the alignment of addresses, is compared; if it differs, the call is checked and planned as in
+// run_stage().
 template <Stage S>
 const char* run_prepared(const PreparedCall<S>& call, const ArgsOf<S>& args, const Env& env);
 

@@ -47,7 +47,8 @@ TEST(CliBench, QuickRunHasEveryCase) {
     EXPECT_GT(found["load_average"], -1);
 }
 
-// A step of a model is its layers' steps times their number: V3.2 has 61 alike, V4-Flash 2 + 21 + 20.
+// The time of a step of a model is the sum of its layers' times. V3.2 has 61 equal layers, V4-Flash 2 + 21
+// + 20.
 TEST(CliBench, FiguresOfAModelStandApartFromThoseOfALayer) {
     const auto found =
         json_of({"bench", "--quick", "--case", "decode", "--seconds", "0.01", "--context", "300"});
@@ -112,7 +113,8 @@ TEST(CliBench, AShapeIsMeasured) {
               "one of attend, score, select; did you mean attend?");
 }
 
-// The unit follows from the kernel's name, so kernels for one instruction set never show another's peak.
+// The unit follows from the kernel's name, so a kernel is never compared with the peak of another instruction
+// set.
 TEST(CliBench, PercentOfPeakIsOfTheUnitThatTheKernelUses) {
     const std::map<std::string, std::string> units = {{"scalar", ""},
                                                       {"avx2", "f32 multiply-add, 256 bits"},
@@ -133,13 +135,13 @@ TEST(CliBench, PercentOfPeakIsOfTheUnitThatTheKernelUses) {
         EXPECT_EQ(row["peak_unit"], wanted);
         const double peak = found["peak_gflops_of_units"][wanted], percent = row["percent_of_peak"];
         EXPECT_GT(peak, 0);
-        // Measured around the case and at the start: clocks of a busy machine differ.
+        // The peak is measured at the start and around the case; clocks of a busy machine may differ.
         EXPECT_NEAR(percent, 100 * row["gflops"].get<double>() / peak, 0.5 * percent) << row;
         EXPECT_LT(percent, 110) << row;
     }
 }
 
-// Threads that only spin, on every core, while the tool looks.
+// Runs spinning threads on every core while the tool checks the load.
 TEST(CliBench, ABusyMachineIsReported) {
     if (why_no_engine(SMLA_ENGINE_CUDA).empty()) GTEST_SKIP() << "a GPU is measured";
     std::atomic<bool> stop = false;
@@ -267,7 +269,7 @@ TEST(CliBench, SavedDocumentIsTheOneThatJsonPrints) {
     EXPECT_EQ(error["status"], "io error");
 }
 
-// Nothing is scaled: neither by a product that is measured in another way, nor by a target.
+// Results are not scaled by another measurement or by a target.
 TEST(CliBench, ASuiteStandsBesideItsPeers) {
     const auto found = json_of({"bench", "--suite", "hopper", "--quick", "--seconds", "0.01"});
     for (const char* scaled : {"product_tflops", "product_tflops_of_targets"})
@@ -281,10 +283,10 @@ TEST(CliBench, ASuiteStandsBesideItsPeers) {
         EXPECT_GE(row["max_us"], us) << row;
         EXPECT_GT(row["sustained_us"], 0) << row;
         EXPECT_FALSE(row.contains("target_us")) << row;
-        if (row["stage"] == "project") {  // timed as the others are, without a peer
+        if (row["stage"] == "project") {  // measured like the other cases, without a peer
             EXPECT_TRUE(row["peer_us"].is_null() && row["times_as_fast"].is_null()) << row;
             EXPECT_NEAR(row["tflops"].get<double>() * us, 2e-6 * 256 * 256 * 256, 1e-9) << row;
-            EXPECT_LE(row["error"], 0.01) << row;  // of bf16
+            EXPECT_LE(row["error"], 0.01) << row;  // rounding error of bf16
             continue;
         }
         const double peer = row["peer_us"];

@@ -106,7 +106,7 @@ TEST(CliCapacity, SizesHaveUnits) {
                   "--context");
 }
 
-// How many 128K-token requests of DeepSeek-V3.2 fit in 80 GiB? The answer is the first line.
+// The first line states how many requests fit, such as requests of 128K tokens of DeepSeek-V3.2 in 80 GiB.
 TEST(CliCapacity, AnswersFirst) {
     std::vector<std::string> ask{"capacity", "--model", "deepseek-v3.2", "--context", "128K"};
     const auto first_lines = [&](std::vector<std::string> more) {
@@ -133,8 +133,8 @@ TEST(CliCapacity, AnswersFirst) {
     EXPECT_EQ(error_of(ask, 2)["field"], "--device") << "cards of one architecture differ in memory";
 }
 
-// Worked by hand: H200 has 140 GiB; 642 GiB of weights take 80.25 on each of 8, and 59.75 GiB are left. A
-// request takes 131072 x 48068 bytes = 5.868 GiB on each GPU of a tensor-parallel group.
+// Computed by hand: an H200 has 140 GiB. 642 GiB of weights take 80.25 GiB on each of 8 GPUs, which leaves
+// 59.75 GiB. A request takes 131072 x 48068 bytes = 5.868 GiB on each GPU of a tensor-parallel group.
 TEST(CliCapacity, ParallelismDividesWhatItDivides) {
     const auto ask = [](std::vector<std::string> more) {
         more.insert(more.begin(), {"--context", "128K", "--device", "H200", "--weights-gib", "642"});
@@ -150,7 +150,7 @@ TEST(CliCapacity, ParallelismDividesWhatItDivides) {
     EXPECT_EQ(fits({"--tp", "2", "--dp", "4"}), 40);
     EXPECT_EQ(fits({}), 0);  // the weights do not fit
     EXPECT_EQ(ask({"--tp", "8", "--dcp", "2"})["bytes_per_request_and_gpu"], 65536.0 * 48068);
-    // Windows and states of V4 are not divided, entries are.
+    // Windows and states of V4 are not divided; entries are.
     const auto flash = [](const char* dcp) {
         return capacity(v4_flash(), {"--tp", "8", "--dcp", dcp})["bytes_per_request_and_gpu"].get<double>();
     };
@@ -165,7 +165,7 @@ std::string safetensors(const std::string& header, size_t data) {
     return std::string(reinterpret_cast<const char*>(&size), 8) + header + std::string(data, '\0');
 }
 
-// Data parallelism divides routed experts and copies everything else, if the files say which is which.
+// Data parallelism divides routed experts and copies all other weights, if the files name the experts.
 TEST(CliCapacity, WeightsOfACheckpoint) {
     const TemporaryFolder folder;
     const auto write = [&](const std::string& name, const std::string& text) {
@@ -182,7 +182,7 @@ TEST(CliCapacity, WeightsOfACheckpoint) {
             "model.layers.0.mlp.experts.0.up_proj.weight": "a.st",
             "model.layers.0.self_attn.o_proj.weight": "b.st"}})";
     write("model.safetensors.index.json", index);
-    auto found = weights({"--tp", "2", "--dp", "3"});  // the files are not there
+    auto found = weights({"--tp", "2", "--dp", "3"});  // the files do not exist
     EXPECT_EQ(found["bytes"], 1200);
     EXPECT_EQ(found["experts_known"], false);
     EXPECT_EQ(found["bytes_per_gpu"], 200);

@@ -37,7 +37,7 @@ TEST(CliDevices, EverySubcommandWithTheOptionIsAmongThese) {
     for (const std::string& command : subcommands()) {
         bool takes = false;
         for (const HelpOption& option : options_of(command))
-            takes |= option.name == "--device" && command != "capacity";  // there only a name
+            takes |= option.name == "--device" && command != "capacity";  // only a name there
         EXPECT_EQ(takes, tested.count(command) > 0) << command;
     }
 }
@@ -62,8 +62,8 @@ TEST(CliDevices, NumbersSelectTheCudaEngine) {
     }
 }
 
-// Without --engine a command runs on the GPU if there is one, and says so first; options and variables of the
-// CPU select the CPU.
+// Without --engine, a command runs on the GPU if there is one, and reports this in the first line. Options
+// and variables of the CPU select the CPU.
 TEST(CliDevices, AGpuIsUsedIfThereIsOne) {
     const bool gpu = why_no_engine(SMLA_ENGINE_CUDA).empty();
     const std::vector<std::string> command{"doctor", "--no-self-test"};

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 struct Example {
     std::string text;
-    bool gpu;  // below "With a GPU:"
+    bool gpu;  // whether it is listed below "With a GPU:"
 };
 
 // Lines of a help text that begin with "  smla ".
@@ -84,7 +84,7 @@ protected:
     TemporaryFolder folder_;
 };
 
-// Without a GPU, those that need one say so.
+// Without a GPU, examples that need one report this.
 TEST_F(CliExamples, EveryExampleRuns) {
     const bool has_gpu = why_no_engine(SMLA_ENGINE_CUDA).empty();
     const std::vector<Example> all = examples();

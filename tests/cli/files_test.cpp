@@ -40,8 +40,8 @@ protected:
         return {"run",   at("model"),   "--hidden",    at("model/hidden.safetensors"),
                 "--out", out + "/y.st", "--save-topk", out + "/t.st"};
     }
-    // Expects every file to be old or complete, and no other names. A kill while a file is replaced leaves
-    // the new one, complete, under a name that the next write removes.
+    // Expects every file to be old or complete, and no other names. If the process is killed while it
+    // replaces a file, the complete new file remains under a name that the next write removes.
     static void expect_old_or_whole(const fs::path& folder, const std::vector<std::string>& names,
                                     bool killed_while_replacing = false) {
         for (const auto& entry : fs::recursive_directory_iterator(folder)) {

@@ -97,7 +97,7 @@ TEST(CliGolden, EveryResultOfAFileIsCompared) {
 }
 
 // Every record of the published widths is read back by each engine and held to the error that it must leave.
-// V41_full takes longest of all golden files, so the ctest entry `goldens` leaves it to this test.
+// V41_full takes longest of all golden files, so the ctest entry `goldens` omits it.
 TEST(CliGolden, EveryRecordThatFitsIsVerified) {
     const auto formats = [](const char* name) {
         std::map<std::string, std::string> out;

@@ -84,7 +84,7 @@ TEST(CliList, KernelsOfEveryEngineAndWhyOthersAreMissing) {
     }
 }
 
-// As list support --json has it for kv_cache_dtype auto.
+// The table has the same backends as list support --json for kv_cache_dtype auto.
 TEST(CliList, SupportIsATableOfModelsAndDevices) {
     const std::string shown = run_tool({"list", "support"}).out;
     std::istringstream lines(shown);
@@ -114,7 +114,7 @@ TEST(CliList, SupportIsATableOfModelsAndDevices) {
     EXPECT_TRUE(has(shown, "sm_90 (H100, H200, H20)")) << shown;
 }
 
-// The table of the tool and the tests' own copies of the configurations.
+// The configurations in the tool equal the copies in the tests.
 TEST(CliList, ModelsByNameAreThoseOfTheirConfigurations) {
     const std::map<std::string, std::string> configs = {{"deepseek-v3.2", kV32},
                                                         {"deepseek-v4-flash", v4_flash()},

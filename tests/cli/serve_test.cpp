@@ -10,7 +10,8 @@ namespace smla::test {
 namespace {
 
 const std::string kMixed = SMLA_SOURCE_DIR "/examples/traces/mixed.csv";
-// As few tokens as let requests join, share a block of 256 tokens, be preempted and have guesses rejected.
+// The smallest trace in which requests join, share a block of 256 tokens, are preempted and have rejected
+// guesses.
 const std::string kShort =
     "arrival,prompt,output,shared\n0,5,12,0\n0,300,6,260\n1,33,9,0\n2,290,10,260\n"
     "3,1,30,0\n4,280,8,0\n6,270,8,260\n";

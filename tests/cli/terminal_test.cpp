@@ -101,7 +101,7 @@ TEST(CliTerminal, HelpIsNeverWiderThanTheTerminal) {
             EXPECT_LE(columns_of(widest(text)), size_t(columns)) << widest(text);
             EXPECT_EQ(told.out, run.out);
         }
-    // Nothing is lost by breaking lines.
+    // Line breaks do not remove text.
     const auto words_of = [](const std::string& text) {
         std::istringstream in(text);
         std::multiset<std::string> out;
@@ -112,7 +112,7 @@ TEST(CliTerminal, HelpIsNeverWiderThanTheTerminal) {
     EXPECT_EQ(words_of(narrow.out), words_of(run_tool({"bench", "--help"}).out));
 }
 
-// What one decides by is there at 80 columns.
+// The most important columns are shown at a width of 80.
 TEST(CliTerminal, DecidingColumnsStayAt80Columns) {
     const auto header = [](const std::vector<std::string>& words, const char* first) {
         const std::string out =

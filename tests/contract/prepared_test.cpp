@@ -9,7 +9,7 @@
 namespace contract {
 namespace {
 
-// Where a call's arguments have addresses: all of them move.
+// Offsets of all addresses in the arguments of a call; each run provides all of them.
 std::vector<size_t> addresses_in(const Call& call) {
     std::vector<size_t> out;
     for (const TensorField& each : call.tensors)
@@ -51,7 +51,7 @@ private:
     smla_call* call_ = nullptr;
 };
 
-// body(call, engine, context) for every kind of call on every engine.
+// Runs body(call, engine, context) for every kind of call on every engine.
 template <class Body>
 void on_every_call(const Body& body) {
     for (const NamedMaker& maker : all_calls())
@@ -64,7 +64,7 @@ void on_every_call(const Body& body) {
         }
 }
 
-// Memory on the host that is aligned to 16 bytes and no further.
+// Host memory that is aligned to exactly 16 bytes.
 std::shared_ptr<void> aligned_to_16(size_t bytes) {
     const std::shared_ptr<void> block(std::aligned_alloc(256, (bytes / 256 + 2) * 256), std::free);
     return {block, static_cast<char*>(block.get()) + 16};

@@ -97,8 +97,8 @@ TEST(CompressOnThreads, ATokensBitsDependNeitherOnThreadsNorOnOtherTokens) {
         }
 }
 
-// The vector kernels support every multiple of eight channels. The bound is that of SoftPool, for values
-// below the largest one.
+// The vector kernels support every multiple of eight channels. The bound is the one of SoftPool, for values
+// below the largest value.
 TEST(CompressOnThreads, AnyNumberOfVectorsMatchesTheReference) {
     for (const int32_t width : {8, 24, 40, 520}) {
         Compression vectors(4, width, {127, 255}), loops(4, width, {127, 255});

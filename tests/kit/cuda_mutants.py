@@ -1,8 +1,8 @@
 """The mutants of scripts/cuda_mutants: each breaks one line of src/engines/cuda, and its test must fail.
 
-A test is `test_gpu FILTER` of GoogleTest or `smla ARGUMENTS`. Only one file is compiled for a mutant: its
-own, or `unit` if it is a header. The other files that include the header stay as they are.
-The file is one table, so it is not split.
+A test is `test_gpu FILTER` of GoogleTest or `smla ARGUMENTS`. For each mutant, only one file is compiled: the
+changed file, or `unit` if the changed file is a header. Other files that include the header are not compiled
+again. This file is one table, so it is not split.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ SCORE, PAGES = CUDA + "score/sm90/kernel.cu", CUDA + "score/sm90/pages/kernel.cu
 class Mutant(NamedTuple):
     name: str
     file: str
-    old: str  # in the file exactly once
+    old: str  # must be in the file exactly once
     new: str
     test: str
     unit: str = ""  # the file to compile, if `file` is a header

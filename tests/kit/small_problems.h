@@ -1,4 +1,4 @@
-// Small random problems over vectors, on smla.hpp alone.
+// Small random problems in vectors; depends only on smla.hpp.
 #pragma once
 
 #include <smla/smla.hpp>
@@ -15,7 +15,7 @@ inline std::vector<float> random_floats(size_t count, unsigned seed) {
     return out;
 }
 
-// attend: 9 tokens, 3 heads, 64 wide, 40 listed rows of a cache of 8 pages of 16.
+// attend: 9 tokens, 3 heads, width 64, 40 listed rows of a cache with 8 pages of 16 tokens.
 struct Problem {
     static constexpr int64_t tokens = 9, heads = 3, width = 64, listed = 40, pages = 8, page_tokens = 16;
 
@@ -41,7 +41,7 @@ struct Problem {
     std::vector<float> lse = std::vector<float>(tokens * heads, NAN);
 };
 
-// score_select: 64 tokens over 4096 columns, the 16 best.
+// score_select: the 16 best of 4096 columns for 64 tokens.
 struct ScoreProblem {
     static constexpr int64_t tokens = 64, heads = 4, width = 32, columns = 4096, topk = 16;
 
@@ -77,8 +77,8 @@ inline smla_plan_args plan_maxima() {
     return args;
 }
 
-// A small latent backend, and one step of it: a request of three tokens on pages [1, 0], each of which
-// attends to itself.
+// A small latent backend with one step: a request of three tokens on pages [1, 0]. Each token attends to
+// itself.
 struct BackendStep {
     static smla_backend_args backend() {
         smla_backend_args args{};

@@ -69,7 +69,7 @@ void selections_of(smla_engine engine) {
     // The last step's alone, as often as it is asked for.
     EXPECT_EQ(selection(never.session, 2), wanted.back());
     EXPECT_EQ(selection(never.session, 2), wanted.back());
-    // A clone knows its selection, whether or not its source was asked before.
+    // A clone has the selection of its source, even if the selection of the source was not read before.
     Case source(context);
     source.forward(20);
     const auto clone = source.session.clone(Case::options());

@@ -10,7 +10,7 @@
 namespace smla::layers_test {
 namespace {
 
-// The golden file's layer 1 writes entries and index keys, layer 3 reads both and selects for itself.
+// Layer 1 of the golden file writes entries and index keys. Layer 3 reads both and has a separate selection.
 constexpr size_t kWriter = 1, kReader = 3;
 constexpr int32_t kTokens = 30;
 constexpr double kF32 = 5e-5;  // max over rms, as the golden files allow f32

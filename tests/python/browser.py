@@ -62,7 +62,9 @@ def _run(page, *words, size=(1200, 1600)):
 
 
 def probed(page, size=(1200, 1600), dark=False):
-    """What PROBE sees of a copy of the page. No window is narrower than 500 pixels, but a frame may be."""
+    """Returns the result of PROBE in a copy of the page. Uses a frame, because the minimum width of
+    a window is 500 pixels.
+    """
     copy = page.with_name(f"probed_{page.name}")
     text = page.read_text().replace("</body>", PROBE + "</body>")
     if size[0] < 500:

@@ -269,7 +269,7 @@ def test_arrays_of_numpy_cannot_be_resized_while_they_are_borrowed(i):
 
 
 def test_what_owns_memory_in_each_library():
-    """For CuPy it is the pointer that the array has now, whatever array.data is later."""
+    """For CuPy, the address is the array's pointer at the time of the call, even if array.data changes."""
     from smla._arrays.cupy import CuPy
 
     class Data:

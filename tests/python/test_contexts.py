@@ -164,7 +164,7 @@ def test_a_size_is_asked_for_where_a_workspace_is_too_small(monkeypatch):
     workspace = context.workspace()
     assert [times(wide, workspace=workspace), times(wide, workspace=workspace)] == [1, 0]
     assert workspace.bytes >= ask_size(asked[-1])
-    thread = threading.Thread(target=lambda: asked.append(times(wide)))  # has a workspace of its own
+    thread = threading.Thread(target=lambda: asked.append(times(wide)))  # uses a separate workspace
     thread.start()
     thread.join()
     assert asked[-1] == 1

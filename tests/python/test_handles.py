@@ -57,7 +57,7 @@ OTHERS = """
     vllm.indexer_calls.PackKernel vllm.metadata.SmlaSparseMetadata vllm.metadata.SmlaSparseMetadataBuilder
 """.split()
 PLAIN_BASES = {"NamedTuple", "IntEnum", "Enum", "Structure", "Exception", "Error", "Protocol", "TypedDict"}
-PLAIN_BASES |= {"BackendNumbers", "Maxima"}  # dicts with types
+PLAIN_BASES |= {"BackendNumbers", "Maxima"}  # typed dicts
 # How a class would hold one: an attribute of this name, or one of these calls.
 HOLDING = {
     "handle",
@@ -102,7 +102,7 @@ def test_every_class_of_the_package_is_listed():
     found = dict(classes())
     assert sorted(found) == sorted([*HOLDERS, *OTHERS])
     assert [name for name in OTHERS if holds(found[name])] == ["_handles.Handle"]  # of which others are made
-    generated = ["_handles.Bounded"]  # holds objects of the other classes
+    generated = ["_handles.Bounded"]  # contains objects of the other classes
     assert [name for name in HOLDERS if not holds(found[name])] == generated
 
 

@@ -1,4 +1,4 @@
-"""What help() and repr() show: an example for each public function and class, which runs; one honest line."""
+"""help() shows an example that runs for each public function and class; repr() is one correct line."""
 
 import doctest
 import inspect
@@ -12,11 +12,11 @@ from smla import _units
 from test_tools import V32
 from test_types import public_names
 
-WITHOUT_EXAMPLE = {"GpuView", "Writer"}  # there is none without a GPU; an enumeration
+WITHOUT_EXAMPLE = {"GpuView", "Writer"}  # requires a GPU; is an enumeration
 
 
 def documented():
-    """{name: object} of the functions and classes whose help has an example."""
+    """Returns {name: object} of the functions and classes whose help must have an example."""
     found = {}
     for module, name in public_names():
         if module in ("", "rows"):
@@ -49,7 +49,7 @@ SIZES = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}
 
 
 def objects(checkpoint):
-    """One of each class that shows itself, with what its repr has to say."""
+    """Returns one object of each class with a repr, and the parts that its repr must contain."""
     golden, folder = checkpoint("D1")
     context = smla.Context("cpu", threads=2)
     workspace = context.workspace()
@@ -107,7 +107,7 @@ def test_repr(checkpoint):
 
 
 def test_repr_of_what_is_not_built():
-    """A debugger shows objects whose constructor has not finished or failed."""
+    """Debuggers call repr on objects whose constructor has failed or has not finished."""
     for kind in every_class():
         assert repr(kind.__new__(kind)).startswith(f"smla.{kind.__name__}(")
 

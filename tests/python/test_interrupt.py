@@ -78,7 +78,7 @@ STAGES = {
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ctrl_c_ends_a_stage_within_a_second(engine, stage):
-    """Then the same call with fewer tokens has the bits that it had before."""
+    """After the interrupt, the same call with fewer tokens returns the same bits as before it."""
     passes(
         engine,
         f"""
@@ -113,7 +113,7 @@ def test_ctrl_c_ends_a_stage_within_a_second(engine, stage):
 
 
 def test_ctrl_c_ends_generate():
-    """A prompt in transformers' generate(); then the model generates as before."""
+    """Interrupts the prompt in transformers' generate(); afterwards the model generates the same tokens."""
     pytest.importorskip("transformers")
     passes(
         "cpu",

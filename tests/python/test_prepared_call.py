@@ -1,4 +1,4 @@
-"""Prepared calls: the bits of plain calls in other memory, what they keep alive, and what they refuse."""
+"""Prepared calls: same bits as plain calls with other memory, object lifetimes, and rejected arguments."""
 
 import gc
 import threading
@@ -34,7 +34,7 @@ def test_a_call_gives_the_bits_of_the_plain_call_in_other_memory(of, own):
     for seed in range(4):
         (q, _, rows), _, _ = attention(seed, tokens=3)
         want = smla.attend(q, cache, rows, context=context, **options).out
-        memory = np.full(want.nbytes + 4 * seed, 7, np.uint8)  # aligned in other ways
+        memory = np.full(want.nbytes + 4 * seed, 7, np.uint8)  # with another alignment
         out = of(memory[4 * seed :].view(np.float32).reshape(want.shape))
         q, rows = of(np.array(q)), of(np.array(rows))
         call(address(q), address(rows), address(out), workspace=workspace)

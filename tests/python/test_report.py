@@ -127,7 +127,7 @@ def test_the_page_stands_alone(made):
     assert len(page.ids) == len(set(page.ids))
     assert not re.search(r"@import|url\((?!#)|<link|<img|<iframe", report.html)
     assert {"machine", "choices", "speed", "peers", "accuracy", "capacity"} <= set(page.ids)
-    # times and stages of decode steps; time against T and K; arithmetic and bytes; the peer
+    # Charts: times and stages of decode steps; time by T and by K; arithmetic and bytes; the peer.
     assert page.tags.count("figure") == 2 + 2 + 2 + 1 and page.tags.count("svg") == 0
 
 
@@ -153,7 +153,7 @@ def test_the_numbers_are_inside(made):
 
 
 def bars_of(page, title):
-    """[(label, width in percent, value, spread)] of the chart with this title."""
+    """Returns [(label, width in percent, value, spread)] of the chart with this title."""
     (figure,) = [
         each
         for each in re.findall(r"<figure>.*?</figure>", page, re.DOTALL)
@@ -171,7 +171,7 @@ def bars_of(page, title):
 
 
 def test_charts(made):
-    """Bars begin at 0 and are as long as their values; two points are two bars; what they measure is said."""
+    """Bars begin at 0, with lengths proportional to their values. The axis names quantity and unit."""
     page = made[0].html
     bars = bars_of(page, "attend: time against listed rows per token")
     assert [(label, value) for label, _, value, _ in bars] == [
@@ -219,7 +219,7 @@ def test_tokens_per_second_of_the_chosen_model_are_the_headline(made):
         "Tokens per second, deepseek-v4-flash",
         "50",
     )
-    short = {**V32, "num_hidden_layers": 7}  # no model that was measured
+    short = {**V32, "num_hidden_layers": 7}  # not a measured model
     assert re.search(tile, smla.report(**given, model=short, memory=80).html)[2] == "not measured"
     assert re.search(tile, made[0].html)[1] == "Decode step of one layer"  # a file without models
     for bad, text in (({"ms": 0}, "got 0"), ({"layers": "x"}, 'got "x"'), ({"model": 3}, "got 3")):
@@ -228,8 +228,8 @@ def test_tokens_per_second_of_the_chosen_model_are_the_headline(made):
 
 
 def check_decode_steps(page, rows):
-    """The charts of a page on what `smla bench` wrote: segments are the stages, each once, they fill the bar,
-    and the time behind a bar is that of the step, as in the tile at the top of the page."""
+    """Charts of a page for a document of `smla bench`: the segments are the stages, each once, and fill the
+    bar. The time of a bar is the time of the step, as in the tile at the top of the page."""
     steps = [row for row in rows if row["stage"] == "decode"]
     assert steps
     if "tiles" in page.partition("</style>")[2]:
@@ -253,7 +253,7 @@ def check_decode_steps(page, rows):
 
 
 def test_a_recorded_run():
-    """tests/python/bench_quick.json is what `smla bench --quick --json` wrote on two busy cores."""
+    """tests/python/bench_quick.json is a document of `smla bench --quick --json` from two busy cores."""
     bench = json.loads((ROOT / "tests/python/bench_quick.json").read_text())
     rows = bench["results"]
     page = smla.reporting.bench_page(bench)

@@ -79,7 +79,7 @@ def test_rejected_tokens_are_taken_back(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_static_cache(kind):
-    """Static caches of transformers (none for V4) and of smla give what a dynamic cache gives."""
+    """Static caches of transformers (none for V4) and of smla give the same results as a dynamic cache."""
     _, fast = pair(kind)
     ids, mask = padded(prompts(), [83, 30])
     wanted = generate(fast, ids, attention_mask=mask)

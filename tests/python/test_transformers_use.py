@@ -120,7 +120,7 @@ for folder in folders:
     assert {type(layer.self_attn).__name__[:4] for layer in model.model.layers} == {"Smla"}
 smla.transformers.disable()
 for folder in folders:
-    plain = transformers.AutoModelForCausalLM.from_pretrained(folder)  # nothing is left behind
+    plain = transformers.AutoModelForCausalLM.from_pretrained(folder)  # must run on transformers
     assert plain.config._attn_implementation != "smla"
     assert not [layer for layer in plain.model.layers if type(layer.self_attn).__name__[:4] == "Smla"]
     pickle.loads(pickle.dumps(plain))
@@ -129,7 +129,7 @@ for folder in folders:
 
 @pytest.mark.parametrize("how", ["enable", "name"])
 def test_saved_models(how, tmp_path):
-    """enable() before from_pretrained, or from_pretrained(attn_implementation="smla"), in a new process."""
+    """Tests enable() before from_pretrained, and attn_implementation="smla", in a new process."""
     models = {tmp_path / kind: small(kind).eval() for kind in KINDS}
     for folder, model in models.items():
         model.save_pretrained(folder)
@@ -252,7 +252,7 @@ def test_positions_are_copied_once_for_all_layers():
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_the_name_of_the_implementation_alone(kind, how):
-    """attn_implementation="smla", as other kernels are asked for, does what enable(model) does."""
+    """attn_implementation="smla" has the same effect as enable(model)."""
     model, ids, options = small(kind), prompts(2, 70), {}
     fast = on_smla.enable(copy.deepcopy(model))
     if how == "build":

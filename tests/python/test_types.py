@@ -1,4 +1,4 @@
-"""The package says that it is typed (py.typed): its annotations agree with its code, and serve its users."""
+"""The package has types (py.typed). Annotations agree with the code and find mistakes in users' programs."""
 
 import ast
 import builtins
@@ -15,7 +15,7 @@ from conftest import ROOT
 from smla import _abi, _types
 
 USER = ROOT / "tests/python/typed_user.py"
-# Modules whose names vLLM and Python look up, rather than people.
+# Modules whose names are used only by vLLM and Python.
 NOT_PUBLIC = re.compile(r"(.*/)?_.*|vllm/.+|compat")
 
 
@@ -26,8 +26,8 @@ def run(*words, cwd=ROOT, env=None):
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """An interpreter that finds smla and all else as installed packages."""
-    for name in ("torch", "transformers"):  # without them the calls would be checked against Any
+    """An interpreter that finds smla and its dependencies as installed packages."""
+    for name in ("torch", "transformers"):  # without them, type checkers would treat their types as Any
         pytest.importorskip(name)
     folder = tmp_path_factory.mktemp("user")
     assert run("venv", "--without-pip", folder).returncode == 0
@@ -38,7 +38,7 @@ def python(tmp_path_factory):
 
 
 def check_lines(found):
-    """found: {line: message}. The lines that are marked as wrong, and no others."""
+    """found: {line: message}. Its lines must be exactly the lines that are marked as wrong."""
     lines = USER.read_text().splitlines()
     wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
     assert len(wrong) >= 25
@@ -64,7 +64,7 @@ warn_unused_ignores = False
 
 
 def test_mypy(tmp_path):
-    """Checks the package, and strictly a program that uses it, in one run."""
+    """Checks the package, and with --strict a program that uses it, in one run."""
     pytest.importorskip("mypy")
     pytest.importorskip("torch")  # without it the operators and compat modules would be checked against Any
     (tmp_path / "mypy.ini").write_text(MYPY)
@@ -90,7 +90,7 @@ def test_pyright_on_a_program(python):
 
 
 def test_pyright_knows_every_type(python):
-    """Covers what `__all__` of the public modules names, and the members of those classes."""
+    """Checks all names in `__all__` of the public modules, and the members of those classes."""
     symbols = pyright(python, "--verifytypes", "smla", "--ignoreexternal")["typeCompleteness"]
     public = {f"smla.{name}.{each}" if name else f"smla.{each}" for name, each in public_names()}
     named = {each["name"]: each for each in symbols["symbols"]}
@@ -98,13 +98,13 @@ def test_pyright_knows_every_type(python):
     seen = {name for name in named if name in public or name.rpartition(".")[0] in classes}
     assert len(seen) > 200
     unknown = {name for name in seen if not named[name]["isTypeKnown"]}
-    # smla.torch's functions are returned by a typed one; transformers' Cache has no types.
+    # The functions of smla.torch are results of a typed function; Cache of transformers has no types.
     inferred = {name for name in unknown if named[name]["isTypeAmbiguous"] and name.startswith("smla.torch.")}
     assert unknown - inferred <= {"smla.transformers.Cache", "smla.transformers._cache.Cache"}
 
 
 def public_names():
-    """(module, name) of each public module's __all__."""
+    """Yields (module, name) for each name in __all__ of the public modules."""
     for path in sorted((ROOT / "python/smla").rglob("*.py")):
         relative = path.relative_to(ROOT / "python/smla").with_suffix("").as_posix()
         if relative != "__init__" and NOT_PUBLIC.fullmatch(relative.removesuffix("/__init__")):

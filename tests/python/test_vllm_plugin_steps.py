@@ -175,7 +175,7 @@ def test_calls_that_come_again_are_prepared_once(vllm, monkeypatch, device, kind
 
     writes = caches_of_plugin._writes
     writes.clear()
-    for i in range(6):  # a cache each in turns
+    for i in range(6):  # alternates between two caches
         given, cache = tensors(), caches[i % 2]
         other = cache.clone()
         out = step(kept, cache, *given)

@@ -1,4 +1,4 @@
-"""A user's program for type checkers, which test_types.py runs on it; it is never executed.
+"""A program of a user, on which test_types.py runs type checkers. It is never executed.
 
 A line that ends with "# wrong" has a mistake that they must find. They must report nothing else.
 """
@@ -136,7 +136,7 @@ except (smla.Unsupported, smla.Error):
 
 
 def with_torch(queries: torch.Tensor, pool: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """Operators of PyTorch, and the calls of other libraries."""
+    """Uses operators for PyTorch and drop-in modules of other libraries."""
     over = smla.Cache(pool, "fp8_656", 64)
     first = smla.torch.attend(queries, over, indices, softmax_scale=0.07, out_dtype=torch.bfloat16).out
     flash_mla.flash_mla_sparse_fwd(queries, pool, indices, 0.07)
@@ -149,7 +149,7 @@ def with_torch(queries: torch.Tensor, pool: torch.Tensor, indices: torch.Tensor)
 
 
 def with_transformers(folder: str) -> str:
-    """A model of transformers."""
+    """Uses a model of transformers."""
     import smla.transformers
 
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)

@@ -1,1 +1,1 @@
-"""Times of smla next to its peers (scripts/peers). docs/performance.md describes method and results."""
+"""Compares times of smla and its peers (scripts/peers). docs/performance.md describes method and results."""

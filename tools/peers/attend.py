@@ -7,7 +7,7 @@ from smla.compat import flash_mla as compat
 from .inputs import RECORDS, attention, decoded, outputs_check, padded, strided
 from .pair import Pair
 
-REQUESTS = 128  # with caches of their own; further requests share them
+REQUESTS = 128  # number of requests with separate caches; further requests share these caches
 
 
 def _peer_heads(heads):
@@ -15,13 +15,13 @@ def _peer_heads(heads):
 
 
 def _listed(rows, length):
-    """The rows of one list that count."""
+    """Returns the valid rows of one list."""
     rows = rows if length is None else rows[: int(length)]
     return rows[rows >= 0]
 
 
 class _Source:
-    """A paged fp8 cache with a list of rows for every token, as smla and as FlashMLA get it."""
+    """A paged fp8 cache with a list of rows for every token, in the forms for smla and for FlashMLA."""
 
     def __init__(self, inputs, row, tokens, prefix=""):
         batch, s_q = row["batch"], row.get("s_q", 1)
@@ -41,7 +41,7 @@ class _Source:
         self.indices = self.rows.view(shape)
         self.peer_indices = padded(self.rows, -(-k // 64) * 64, 1, -1).view(shape)
         self.peer_lengths = self.lengths
-        if self.lengths is not None and row.get("width", 576) == 576:  # FlashMLA has no lengths there
+        if self.lengths is not None and row.get("width", 576) == 576:  # not supported by FlashMLA
             columns = torch.arange(self.peer_indices.shape[2], device=inputs.device)
             hidden = columns >= self.lengths[:, None, None]
             self.peer_indices = self.peer_indices.masked_fill(hidden, -1).contiguous()
@@ -53,7 +53,7 @@ class _Source:
 
 
 def decode(inputs, peer, row):
-    """flash_mla_with_kvcache over fp8 caches, and smla through its drop-in module. A row that names a
+    """Compares flash_mla_with_kvcache on fp8 caches with the drop-in module of smla. A row that names a
     precision calls smla.attend."""
     batch, s_q, heads, width = row["batch"], row.get("s_q", 1), row["heads"], row.get("width", 576)
     tokens, scale = batch * s_q, width**-0.5
@@ -117,7 +117,7 @@ def _attend(inputs, q, source, sink, scale, precision):
 
 
 def prefill(inputs, peer, row):
-    """flash_mla_sparse_fwd over bf16 rows."""
+    """Compares flash_mla_sparse_fwd on bf16 rows with smla."""
     tokens, heads, width, k, kv = (row[name] for name in ("tokens", "heads", "width", "k", "kv"))
     q, keys = inputs.normal(tokens, heads, width) / 4, inputs.normal(kv, 1, width, seed=2) / 4
     low = torch.zeros(tokens, device=inputs.device, dtype=torch.int64)
@@ -141,8 +141,8 @@ def prefill(inputs, peer, row):
 
 
 def listed(inputs, peer, row):
-    """FlashAttention 3 over a page table with pages of one token, as vLLM calls it, next to smla.attend. The
-    cache has 2^20 bf16 rows."""
+    """Compares smla.attend with FlashAttention 3 on a page table with pages of one token, as vLLM calls it.
+    The cache has 2^20 bf16 rows."""
     tokens, heads, k = row["tokens"], row["heads"], row.get("k", 2048)
     cached = row.get("cached", 1 << 20)
     kv = inputs.keep(("bf16", cached), lambda: inputs.normal(cached // 64, 64, 576, seed=8) / 4)
@@ -151,7 +151,7 @@ def listed(inputs, peer, row):
     rows = inputs.lists(low, low + cached, k)
     lengths = inputs.lengths(row.get("lengths"), tokens, k)
     counts = inputs.full(k, tokens) if lengths is None else lengths
-    q_nope, q_rope = q[..., :512].contiguous(), q[..., 512:].contiguous()  # vLLM has them in two tensors
+    q_nope, q_rope = q[..., :512].contiguous(), q[..., 512:].contiguous()  # two tensors, as in vLLM
     flat, scale = kv.view(-1, 576), 576**-0.5
     k_cache, v_cache = flat[:, 512:].unflatten(1, (1, 1, 64)), flat[:, :512].unflatten(1, (1, 1, 512))
     starts = inputs.arange(tokens + 1)

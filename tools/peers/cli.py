@@ -23,29 +23,27 @@ def arguments(words):
     parser = argparse.ArgumentParser(
         prog="scripts/peers",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Measures smla next to the peers that are installed, in one process with interleaved\n"
-        "calls, after checking the results of both sides. Peers that are not found are named and\n"
-        "skipped; docs/performance.md says where they come from.",
+        description="Compares smla with the peers that are installed, in one process with interleaved\n"
+        "calls, after checking the results of both sides. Prints the names of missing peers and\n"
+        "skips their rows; docs/performance.md lists their locations.",
         epilog="examples:\n  scripts/peers --list\n  scripts/peers --groups 'decode*' --out peers.json\n"
         "  scripts/peers --cpu",
     )
     parser.add_argument("--cpu", action="store_true", help="measure on one thread of this CPU by CPU time")
     parser.add_argument(
-        "--groups", default="*", metavar="NAMES", help="patterns of group names with commas between"
+        "--groups", default="*", metavar="NAMES", help="patterns of group names, separated by commas"
     )
     parser.add_argument(
         "--budget-seconds",
         type=float,
         default=600,
         metavar="S",
-        help="time for all groups, shared by their numbers of rows (default: 600)",
+        help="time for all groups, divided in proportion to their rows (default: 600)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all results to a JSON file")
     parser.add_argument("--list", action="store_true", help="list groups, rows and peers without measuring")
     parser.add_argument("--shapes", type=Path, metavar="FILE", help="read the rows from another file")
-    parser.add_argument(
-        "--commit", metavar="HASH", help="the commit of smla, where there is no git repository"
-    )
+    parser.add_argument("--commit", metavar="HASH", help="commit of smla, if there is no git repository")
     options = parser.parse_args(words)
     if not options.budget_seconds > 0:
         parser.error(f"argument --budget-seconds: got {options.budget_seconds:g}, wanted more than 0")
@@ -90,7 +88,7 @@ def processor():
 
 
 def report(groups):
-    """The geometric mean and the extremes of each group, then every slow, wrong or failed row."""
+    """Prints the geometric mean and the extremes of each group, then every slow, wrong or failed row."""
     print(f"\n{'group':24} {'rows':>4} {'mean':>6} {'worst':>6} {'best':>6}")
     for group in groups:
         rows = timed(group)
@@ -116,7 +114,7 @@ def report(groups):
 
 
 def builders(cpu):
-    """{kind: function(inputs, peer, row)} and the machine that times."""
+    """Returns {kind: function(inputs, peer, row)} and the object that measures."""
     if cpu:
         from . import cpu_attend, cpu_layer
         from .cpu import Cpu
@@ -205,7 +203,7 @@ def main(words):
 
 
 def text(document):
-    """The document as JSON, one row a line."""
+    """Returns the document as JSON with one row per line."""
     head = json.dumps({name: value for name, value in document.items() if name != "groups"}, indent=1)[:-2]
     parts = []
     for group in document["groups"]:

@@ -1,4 +1,4 @@
-"""Compiles DeepGEMM's kernels ahead of the measurement, one process each, into its cache on disk."""
+"""Compiles DeepGEMM's kernels into its disk cache before the measurement, each in a separate process."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ torch.cuda.synchronize()
 
 
 def variants(rows):
-    """One small row for each kernel that the rows use."""
+    """Returns one small row for each kernel that the rows use."""
     found = {}
     for row in rows:
         clean = bool(row.get("clean")) or row.get("kernel") == "torch.topk"

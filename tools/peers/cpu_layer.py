@@ -1,4 +1,4 @@
-"""Rows of complete layers on a CPU: DeepSeek-V3.2 in transformers, with its own attention and with smla."""
+"""Rows of complete layers on a CPU: DeepSeek-V3.2 in transformers, with its attention and with smla."""
 
 import torch
 
@@ -27,7 +27,7 @@ def _model(row, tokens):
 
 
 class _Side:
-    """A model with a cache that holds the tokens before a step."""
+    """A model with a cache that contains the tokens before a step."""
 
     def __init__(self, row, on_smla, inputs):
         self.model, cache = _model(row, row["context"])
@@ -46,7 +46,7 @@ class _Side:
 
 
 def transformers_decode(inputs, _, row):
-    """One token at the end of a context, in a layer with one MLP of 64 channels."""
+    """Compares decode steps of one token after a context, in a layer with one MLP of 64 channels."""
     sides = [_Side(row, on_smla, inputs) for on_smla in (False, True)]
 
     def check(peer, ours):

@@ -1,5 +1,5 @@
-"""Finds the peers that are installed: packages of their own, or parts of an installed or unpacked vLLM wheel,
-whose own package is not imported."""
+"""Finds the installed peers. A peer is a separate package, or a part of an installed or unpacked vLLM wheel;
+the package vllm is not imported."""
 
 import importlib.metadata
 import importlib.util
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 class Peer:
-    """A peer that is there. version: as text. api: the module or operators that rows call."""
+    """A peer that was found. version: its version as text. api: the module or operators that rows call."""
 
     def __init__(self, version, api):
         self.version, self.api = version, api
 
 
 class Missing(Exception):
-    """A peer that cannot be used; the message says why."""
+    """A peer that cannot be used; the message gives the reason."""
 
 
 def _vllm_folders():
@@ -24,7 +24,7 @@ def _vllm_folders():
 
 
 def _vllm_file(name):
-    """(path, version) of a file in the first vLLM on the path that has it."""
+    """Returns (path, version) of a file from the first vLLM on the path that contains it."""
     for folder in _vllm_folders():
         if (folder / name).exists():
             infos = sorted(folder.parent.glob("vllm*-*.dist-info"))
@@ -35,7 +35,7 @@ def _vllm_file(name):
 
 
 def _vllm_module(name, file):
-    """Imports a module below vllm/ without vllm/__init__.py, which needs the packages of vLLM."""
+    """Imports a module below vllm/ without vllm/__init__.py, which requires vLLM's dependencies."""
     _, version = _vllm_file(file)
     parts = name.split(".")
     for depth in range(1, len(parts)):
@@ -56,7 +56,7 @@ def _operators(file, namespace):
 
 
 def _installed(name):
-    """An installed package of its own, or None."""
+    """Returns an installed separate package, or None."""
     if importlib.util.find_spec(name) is None:
         return None
     module = importlib.import_module(name)
@@ -117,14 +117,14 @@ FINDERS = {
 
 
 def find(names):
-    """({name: Peer}, {name: reason}) of the peers and of those that cannot be used."""
+    """Returns {name: Peer} of usable peers and {name: reason} of the others."""
     there, missing = {}, {}
     for name in names:
         try:
             there[name] = FINDERS[name]()
         except Missing as reason:
             missing[name] = str(reason)
-        except Exception as error:  # a library that does not load here
+        except Exception as error:  # for example, a library that cannot be loaded
             first = (str(error).strip() or "no message").splitlines()[0]
             missing[name] = f"does not load: {type(error).__name__}: {first[:200]}"
     return there, missing

@@ -1,4 +1,4 @@
-"""Times on a GPU: one captured call per side, replayed in turn with a flushed L2 cache."""
+"""Measures times on a GPU: one captured call per side, replayed in turn with a flushed L2 cache."""
 
 import subprocess
 
@@ -9,12 +9,12 @@ from .statistics import spread
 FLUSH_BYTES = 512 << 20
 PAIRS, LONG_PAIRS, LONG_US = 24, 12, 800
 METHOD = (
-    "Both sides run in one process, each call captured in a CUDA graph. The graphs are replayed in turn "
-    "(peer, smla, peer, smla); before each replay, 512 MB are written, which evicts the L2 cache. A "
-    "time is the median of {pairs} replays ({long} if one takes longer than 0.8 ms) between two CUDA "
-    "events. An almost empty graph takes {empty:.1f} us by the same events, which every time includes. "
-    "Before the timing, outputs are filled with NaN, both graphs run, and both results are compared "
-    "with f64."
+    "Both sides run in one process; each call is captured in a CUDA graph. The graphs are replayed in turn "
+    "(peer, smla, peer, smla). Before each replay, 512 MB are written, which evicts the L2 cache. Each "
+    "time is the median of {pairs} replays ({long} if a replay takes longer than 0.8 ms), measured with two "
+    "CUDA events. All times include the overhead of the measurement: {empty:.1f} us for an almost empty "
+    "graph. Before the timing, the outputs are filled with NaN, both graphs run, and both results are "
+    "compared with f64."
 )
 
 
@@ -34,7 +34,7 @@ class Captured:
             self.result = call()
 
     def poisoned(self):
-        """The result of a replay into outputs of NaN, or of -7 for integers."""
+        """Returns the result of a replay after filling the outputs with NaN, or with -7 for integers."""
         for tensor in self.result if isinstance(self.result, (tuple, list)) else (self.result,):
             if isinstance(tensor, torch.Tensor):
                 tensor.fill_(float("nan") if tensor.is_floating_point() else -7)
@@ -71,12 +71,12 @@ class Gpu:
         return {"gpu": torch.cuda.get_device_name(), "driver": driver, "cuda": torch.version.cuda}
 
     def prepared(self, pair):
-        """Both sides, ready to run, and the result of each."""
+        """Returns both sides, ready to run, and the result of each."""
         sides = [Captured(pair.peer), Captured(pair.smla)]
         return sides, [side.poisoned() for side in sides]
 
     def times(self, sides):
-        """[(p10, median, p90)] in us of each side, measured in turn."""
+        """Returns [(p10, median, p90)] in us for each side, measured in turn."""
         first = self._times(sides, 2)
         return self._times(sides, LONG_PAIRS if max(each[1] for each in first) > LONG_US else PAIRS)
 
@@ -98,6 +98,6 @@ class Gpu:
         return [spread([begin.elapsed_time(end) * 1e3 for begin, end in pairs]) for pairs in events]
 
     def after_row(self):
-        torch.cuda.synchronize()  # an error of a kernel shows here and ends the run
+        torch.cuda.synchronize()  # raises the error of a kernel, which ends the run
         if torch.cuda.memory_reserved() > 60 << 30:
             torch.cuda.empty_cache()

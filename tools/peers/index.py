@@ -1,4 +1,4 @@
-"""Rows of the indexer: scores of DeepGEMM, top-k of torch and vLLM, and both steps together."""
+"""Rows of the indexer: scores of DeepGEMM, top-k of PyTorch and vLLM, and both steps together."""
 
 import smla
 import torch
@@ -12,14 +12,14 @@ WRONG_SCORE = 2e-3  # DeepGEMM sums products of e4m3 with about 14 bits, which g
 
 
 def _quantized(inputs, keys, seed):
-    """Random index keys: e4m3 codes [n,128] and f32 scales [n]."""
+    """Returns random index keys: e4m3 codes [n,128] and f32 scales [n]."""
     values = inputs.normal(keys, CHANNELS, seed=seed).float()
     scales = values.abs().amax(-1).clamp(1e-4) / 448
     return (values / scales[:, None]).to(F8), scales
 
 
 def _pages(codes, scales):
-    """The bytes of index_fp8_132 pages: the codes of 64 keys, then their scales."""
+    """Returns the bytes of index_fp8_132 pages: the codes of 64 keys, then their scales."""
     pages = codes.shape[0] // PAGE
     parts = codes.reshape(pages, -1).view(torch.uint8), scales.reshape(pages, PAGE).view(torch.uint8)
     return torch.cat(parts, 1).contiguous()
@@ -87,7 +87,7 @@ class _Indexer:
         return int(self.starts[token]), min(int(self.ends[token]), self.columns)
 
     def scores(self, token):
-        """The exact scores of one token's window, in f64."""
+        """Returns the exact scores of one token's window in f64."""
         first, end = self.window(token)
         codes, scales = self.codes, self.scales
         if self.paged:
@@ -97,7 +97,7 @@ class _Indexer:
         return self.w[token].double() @ (self.q[token].double() @ keys.T).relu()
 
     def peer_scores(self, gemm, clean=False):
-        """DeepGEMM's call; its schedule is made once, ahead of it."""
+        """Returns DeepGEMM's call. Its schedule is computed once, before the measurement."""
         if not self.paged:
             dense = (self.q, None), (self.codes, self.scales), self.w, self.starts, self.ends, clean
             return lambda: gemm.fp8_fp4_mqa_logits(*dense)
@@ -106,7 +106,7 @@ class _Indexer:
         parts = gemm.get_num_sms() // (2 if self.next_n == 4 else 1)
         context = (
             self.context[:, -1].contiguous() if clean else self.context
-        )  # cleaned: one length per request
+        )  # with clean logits, DeepGEMM expects one length per request
         schedule = gemm.get_paged_mqa_logits_metadata(context, PAGE, parts)
         cache = self.cache.view(-1, PAGE, 1, RECORD)
         return lambda: gemm.fp8_fp4_paged_mqa_logits(
@@ -149,7 +149,7 @@ class _Indexer:
         return {"errors": errors, "difference": difference, "limit": WRONG_SCORE}
 
     def check_selection(self, k):
-        """Whether each selected set has the k best scores of its row, up to the error of the scores."""
+        """Returns whether each selection has the k best scores of its row, up to the error of the scores."""
 
         def check(peer, ours):
             errors = [0.0, 0.0]
@@ -171,7 +171,7 @@ class _Indexer:
 
 
 def score(inputs, gemm, row):
-    """DeepGEMM's logits next to smla.score, with the precision that the row names."""
+    """Compares smla.score with DeepGEMM's logits, with the precision that the row names."""
     indexer = _Indexer(inputs, row)
     clean = row.get("clean", False)
     logits = torch.empty(indexer.tokens, indexer.columns, device=inputs.device)
@@ -209,7 +209,7 @@ def _matrix(inputs, row):
 
 
 def _check_top(scores, ends, k):
-    """Rows whose selected values are not the k best, of the peer and of smla."""
+    """Returns the check of a selection, which counts rows of each side whose values are not the k best."""
     inside = scores
     if ends is not None:
         columns = torch.arange(scores.shape[1], device=scores.device)
@@ -233,7 +233,7 @@ def _check_top(scores, ends, k):
 
 
 def select(inputs, peer, row):
-    """torch.topk, or a kernel of vLLM by its name, next to smla.select, which also sorts by column."""
+    """Compares smla.select, which also sorts by column, with torch.topk or a kernel of vLLM."""
     scores, k, tokens = _matrix(inputs, row), row["k"], row["tokens"]
     if row["kernel"] == "torch.topk":
         return Pair(
@@ -252,7 +252,7 @@ def select(inputs, peer, row):
 
 
 def vllm_top_k(inputs, ops, kernel, tokens, k):
-    """One of vLLM's kernels as a function of scores [T,N] and ends [T]; "decode": the one vLLM chooses."""
+    """Returns a kernel of vLLM as a function of scores [T,N] and ends [T]. "decode": vLLM's choice."""
     workspace = torch.zeros(1 << 20, device=inputs.device, dtype=torch.uint8)
     starts, out = inputs.full(0, tokens), inputs.full(-1, tokens, k)
     name = kernel
@@ -272,13 +272,13 @@ def vllm_top_k(inputs, ops, kernel, tokens, k):
 
 
 def score_select(inputs, peers, row):
-    """DeepGEMM's logits and a top-k kernel, next to smla.score_select."""
+    """Compares smla.score_select with DeepGEMM's logits followed by a top-k kernel."""
     gemm, ops = peers
     indexer, k = _Indexer(inputs, row), row.get("k", 2048)
     if indexer.columns < k:
         raise Skip(f"fewer than {k} columns")
     with_torch = row["kernel"] == "torch.topk"
-    scores = indexer.peer_scores(gemm, clean=with_torch)  # torch.topk needs -inf outside of the windows
+    scores = indexer.peer_scores(gemm, clean=with_torch)  # torch.topk needs -inf outside the windows
     if with_torch:
 
         def theirs():

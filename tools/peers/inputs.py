@@ -1,4 +1,4 @@
-"""Random inputs on a device, decoded records for the check, and errors against fp64."""
+"""Random inputs on a device, decoded records for the check, and errors relative to f64."""
 
 import random
 
@@ -7,11 +7,11 @@ import torch
 
 RECORDS = {576: ("fp8_656", 656), 512: ("fp8_584", 584)}  # by width: format, bytes per token
 TOKENS_CHECKED = 6
-WRONG = 1e-2  # relative error of attention outputs from which a result counts as wrong; bf16 gives 2e-3
+WRONG = 1e-2  # a result is wrong above this relative error of attention outputs; bf16 gives 2e-3
 
 
 class Inputs:
-    """Seeded random tensors. Large caches are kept for the next rows that need the same."""
+    """Seeded random tensors. Large caches are reused by following rows that need the same ones."""
 
     def __init__(self, device):
         self.device = device
@@ -24,7 +24,7 @@ class Inputs:
         return torch.randn(*shape, generator=self.generator(seed), device=self.device, dtype=dtype)
 
     def integers(self, low, high, *shape, seed=1):
-        """i32 in [low, high)."""
+        """Returns random i32 values in [low, high)."""
         return torch.randint(
             low, high, shape, generator=self.generator(seed), device=self.device, dtype=torch.int32
         )
@@ -45,7 +45,7 @@ class Inputs:
         return self._kept[key]
 
     def packed_cache(self, width, pages, page, seed=2):
-        """A cache of fp8 records that smla.write_kv wrote: [pages,page,1,bytes]."""
+        """Returns a cache of fp8 records that smla.write_kv has written: [pages,page,1,bytes]."""
         return self.keep(("packed", width, pages, page), lambda: self._packed_cache(width, pages, page, seed))
 
     def _packed_cache(self, width, pages, page, seed):
@@ -65,7 +65,7 @@ class Inputs:
         return data.as_strided((pages, page, 1, record), (stride, record, record, 1))
 
     def lists(self, low, count, k, kind="random", seed=1):
-        """Row lists [T,k] i32 within [low[t], low[t] + count[t]), of a kind that shapes.json names."""
+        """Returns row lists [T,k] i32 within [low[t], low[t] + count[t]), of a kind named in shapes.json."""
         uniform = torch.rand(len(low), k, generator=self.generator(seed), device=self.device)
         rows = low[:, None] + (uniform * count[:, None]).long().clamp(max=(count - 1)[:, None])
         if kind == "masked half":
@@ -97,7 +97,7 @@ class Inputs:
         return rows.int().contiguous()
 
     def lengths(self, kind, rows, k, seed=11):
-        """How many entries of each list count: [rows] i32, or None."""
+        """Returns the number of valid entries of each list: [rows] i32, or None."""
         if kind is None:
             return None
         if kind == "random":
@@ -114,7 +114,7 @@ class Inputs:
 
 
 def padded(tensor, size, dim, value=0):
-    """The tensor with `dim` extended to `size`, contiguous."""
+    """Returns a contiguous copy of the tensor with `dim` extended to `size`."""
     if tensor.shape[dim] == size:
         return tensor.contiguous()
     shape = list(tensor.shape)
@@ -123,14 +123,14 @@ def padded(tensor, size, dim, value=0):
 
 
 def strided(tensor):
-    """The same values with gaps in every dimension, as FlashMLA's tests make their tensors."""
+    """Returns the same values with gaps in every dimension, like the tensors in FlashMLA's tests."""
     shape = [size + (128 if dim == tensor.ndim - 1 else 1) for dim, size in enumerate(tensor.shape)]
     view = tensor.new_empty(shape)[tuple(slice(size) for size in tensor.shape)]
     return view.copy_(tensor)
 
 
 def decoded(cache, rows):
-    """Rows of a packed cache in f64, decoded here and not by the library that is measured."""
+    """Returns rows of a packed cache in f64. This decoder is independent of the measured library."""
     rows = rows.long()
     page, record = cache.shape[1], cache.shape[3]
     base = cache.as_strided((cache.stride(0) * cache.shape[0],), (1,))
@@ -155,7 +155,7 @@ def sample(count, most=TOKENS_CHECKED):
 
 
 def attention(q, keys, scale, sink):
-    """out [H,512] in f64 of one token; keys: [n,D] f64, the rows of all its lists."""
+    """Returns out [H,512] of one token in f64. keys: [n,D] f64, the rows of all its lists."""
     if len(keys) == 0:
         return torch.zeros(q.shape[0], 512, dtype=torch.float64, device=q.device)
     logits = q.double() @ keys.T * scale
@@ -165,7 +165,7 @@ def attention(q, keys, scale, sink):
 
 
 def relative(got, wanted):
-    """Relative L2 error; infinite if anything is NaN."""
+    """Returns the relative L2 error; infinity if any value is NaN."""
     got, wanted = got.double(), wanted.double()
     error = (
         torch.linalg.vector_norm(got - wanted) / torch.linalg.vector_norm(wanted).clamp_min(1e-30)
@@ -174,8 +174,8 @@ def relative(got, wanted):
 
 
 def outputs_check(tokens, heads, reference):
-    """The check of attention results, whose first element is [...,H,512]: errors of both sides against f64 in
-    a few tokens, and the difference of both in all tokens."""
+    """Returns the check of attention results, whose first element is [...,H,512]. It computes the errors of
+    both sides relative to f64 for a few tokens, and the difference between the sides for all tokens."""
 
     def check(peer, ours):
         peer, ours = (each[0].reshape(tokens, -1, each[0].shape[-1])[:, :heads] for each in (peer, ours))

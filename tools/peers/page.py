@@ -1,4 +1,4 @@
-"""What docs/performance.md and README.md take from the results of scripts/peers."""
+"""Generates the parts of docs/performance.md and README.md that show results of scripts/peers."""
 
 import json
 import textwrap
@@ -45,7 +45,7 @@ def groups(document, table):
 
 
 def losses(document, table):
-    """The slowest rows of each group."""
+    """Returns a table of the slowest rows of each group."""
     lines = []
     for group in document["groups"]:
         slow = sorted((ratio(row), row["name"]) for row in timed(group) if ratio(row) < SLOW)
@@ -57,7 +57,7 @@ def losses(document, table):
 
 
 def wrong(document, table):
-    """Rows in which a side returned a wrong result, or that could not be measured."""
+    """Returns a table of rows in which a side returned a wrong result or that could not be measured."""
     lines, not_run = [], 0
     for group in document["groups"]:
         not_run += len(group.get("not_run", []))
@@ -68,8 +68,8 @@ def wrong(document, table):
                 lines.append(
                     [group["title"], row["name"], f"not measured: {row['failed']}".replace("|", "/")]
                 )
-    found = table(["group", "row", "result"], lines) if lines else "Every result was right.\n"
-    return found + f"\n{not_run} rows were not run, because the time was over.\n" if not_run else found
+    found = table(["group", "row", "result"], lines) if lines else "Every result was correct.\n"
+    return found + f"\n{not_run} rows were not run (time limit reached).\n" if not_run else found
 
 
 def method(document, _):
@@ -95,7 +95,7 @@ def method(document, _):
 
 
 def rows(document, table):
-    """Every row: for small documents."""
+    """Returns a table of all rows, for small documents."""
     return table(
         ["peer", "row", "ratio"],
         [
@@ -107,7 +107,7 @@ def rows(document, table):
 
 
 def headline(gpu, cpu):
-    """The figures at the top of README.md."""
+    """Returns the paragraph with figures at the top of README.md."""
     own, every = timed(_named(gpu, "flashmla")), [row for group in gpu["groups"] for row in timed(group)]
     mean, _, _ = summary(own)
     faster = sum(ratio(row) >= 1 for row in every)
@@ -116,14 +116,15 @@ def headline(gpu, cpu):
     layer = timed(_named(cpu, "transformers"))[-1]
     units = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 bf16", "avx512f": "AVX-512", "avx2": "AVX2"}
     words = (
-        f"On an H200, FlashMLA takes {mean:.2f} times as long as smla in its own {len(own)} decode cases "
-        f"(geometric mean). Over all {len(every)} measured shapes, next to FlashMLA, FlashAttention 3, "
-        f"DeepGEMM, vLLM and PyTorch, smla is as fast or faster in {100 * faster / len(every):.0f} % and "
-        f"below {SLOW} of the peer's speed in {100 * slow / len(every):.0f} %. On one CPU thread "
-        f"({units[cpu['isa']]}), a gather and PyTorch's products take {gather:.1f} times as long as "
-        f"`smla.attend` ({least:.1f} to {most:.1f}), and a decode step of transformers after "
-        f"{int(layer['name'].split()[-1]):,} tokens takes {ratio(layer):.1f} times as long. Calls are "
-        "interleaved in one process: [method, all groups and losses](docs/performance.md)."
+        f"On an H200, FlashMLA takes {mean:.2f} times as long as smla in the {len(own)} decode cases of "
+        f"FlashMLA's tests (geometric mean). In {len(every)} shapes compared with FlashMLA, "
+        "FlashAttention 3, DeepGEMM, vLLM and PyTorch, smla is at least as fast as the peer in "
+        f"{100 * faster / len(every):.0f} % and slower than {SLOW} times the peer's speed in "
+        f"{100 * slow / len(every):.0f} %. On one CPU thread ({units[cpu['isa']]}), a gather followed by "
+        f"PyTorch matrix products takes {gather:.1f} times as long as `smla.attend` (range {least:.1f} to "
+        f"{most:.1f}). A decode step of a transformers layer after {int(layer['name'].split()[-1]):,} tokens "
+        f"takes {ratio(layer):.1f} times as long as with smla. [docs/performance.md](docs/performance.md) "
+        "describes the method and lists all groups and losses."
     )
     return _wrapped(words)
 

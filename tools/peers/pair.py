@@ -1,17 +1,17 @@
-"""What is timed in one row."""
+"""The two calls that are measured in one row."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 
 class Skip(Exception):
-    """A row that the peer cannot run; the message says why."""
+    """A row that the peer cannot run; the message gives the reason."""
 
 
 @dataclass
 class Pair:
-    """Two calls with the same meaning. check(peer's result, smla's) returns a dict: errors of [peer, smla],
-    and limit, above which an error makes a result wrong."""
+    """Two equivalent calls. check(result of the peer, result of smla) returns a dict: "errors" of
+    [peer, smla], and "limit", above which a result is wrong."""
 
     peer: Callable
     smla: Callable

@@ -1,4 +1,4 @@
-"""docs/performance.svg: time of the peer divided by time of smla, a bar per group."""
+"""Draws docs/performance.svg: time of the peer divided by time of smla, one bar per group."""
 
 import html
 import math
@@ -40,7 +40,7 @@ text { fill: #f0f6fc }
 
 
 def place(ratio):
-    """x of a ratio on the logarithmic axis."""
+    """Returns the x coordinate of a ratio on the logarithmic axis."""
     part = math.log(min(max(ratio, LEAST), MOST) / LEAST) / math.log(MOST / LEAST)
     return round(LEFT + part * (RIGHT - LEFT), 1)
 
@@ -50,7 +50,7 @@ def _text(x, y, words, kind=""):
 
 
 def _bar(y, group):
-    """A group: its name and mean, a bar from 1 to the mean, a line from the worst row to the best."""
+    """Draws the name and mean of a group, a bar from 1 to the mean, and a line from the worst to the best."""
     mean, worst, best = summary(timed(group))
     one, end = place(1), place(mean)
     for tick in TICKS:
@@ -66,7 +66,7 @@ def _bar(y, group):
 
 
 def svg(document):
-    """The plot as text."""
+    """Returns the plot as SVG text."""
     groups = [group for group in document["groups"] if timed(group)]
     height = TOP + ROW * len(groups) + 26
     body = [

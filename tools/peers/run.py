@@ -8,7 +8,7 @@ from .statistics import ratio
 
 
 class Lost(Exception):
-    """The device does not work after a row. group: the results up to there."""
+    """Raised if the device fails after a row. group: the results up to this row."""
 
     def __init__(self, group, error):
         super().__init__(str(error))
@@ -16,7 +16,7 @@ class Lost(Exception):
 
 
 def measure(machine, pair):
-    """{peer, smla, their p10 and p90, errors, wrong} of a pair."""
+    """Returns {peer, smla, their p10 and p90, errors, wrong} of a pair."""
     sides, results = machine.prepared(pair)
     found = pair.check(*results)
     times = machine.times(sides)
@@ -33,7 +33,7 @@ def measure(machine, pair):
 
 
 def run_group(machine, inputs, group, rows, build, peer, seconds):
-    """The group with its results. Rows for which no time was left are listed by title."""
+    """Returns the group with its results. Lists the titles of rows for which no time was left."""
     result = {**group, "unit": machine.unit, "rows": [], "not_run": []}
     end = time.monotonic() + seconds
     for title, row in rows:
@@ -58,7 +58,7 @@ def run_group(machine, inputs, group, rows, build, peer, seconds):
 
 
 def line(group, row):
-    """One row as text."""
+    """Returns one row as text."""
     head = f"{group['name']:18} {row['name']:44}"
     if "peer" not in row:
         return f"{head} {row.get('skipped') or row.get('failed')}"

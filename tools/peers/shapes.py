@@ -1,18 +1,18 @@
-"""The rows of docs/peers/shapes.json. A value that is a list stands for a row with each of its elements."""
+"""The rows of docs/peers/shapes.json. A list as a value means one row for each of its elements."""
 
 import itertools
 import json
 
 
 def expanded(row):
-    """One row per combination of the lists' elements, the first name changing slowest."""
+    """Returns one row per combination of list elements; the first name changes slowest."""
     names = list(row)
     values = [value if isinstance(value, list) else [value] for value in row.values()]
     return [dict(zip(names, each)) for each in itertools.product(*values)]
 
 
 def title(row):
-    """A short name: numbers with their letters, then everything unusual in words."""
+    """Returns a short name: letters with numbers, then unusual properties in words."""
     row = dict(row)
     words = []
     for name, letter in (
@@ -47,12 +47,12 @@ def title(row):
 
 
 def _unusual(row, common):
-    """A row without what it shares with its group."""
+    """Returns a row without the values that it shares with its group."""
     return {name: value for name, value in row.items() if name not in common or common[name] != value}
 
 
 def load(path):
-    """[(group without rows, [(title, row)])]."""
+    """Returns [(group without rows, [(title, row)])]."""
     groups = []
     for group in json.loads(path.read_text()):
         common = group.pop("all", {})

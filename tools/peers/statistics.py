@@ -1,10 +1,10 @@
-"""Medians, spreads and ratios of rows as the result file has them."""
+"""Medians, spreads and ratios of rows in the format of the result file."""
 
 import math
 
 
 def spread(values):
-    """(p10, median, p90)."""
+    """Returns (p10, median, p90)."""
     ordered = sorted(values)
 
     def at(part):
@@ -17,12 +17,12 @@ def spread(values):
 
 
 def ratio(row):
-    """Time of the peer divided by time of smla."""
+    """Returns the time of the peer divided by the time of smla."""
     return row["peer"] / row["smla"]
 
 
 def timed(group):
-    """The rows of a group that have both times."""
+    """Returns the rows of a group that have both times."""
     return [row for row in group["rows"] if row.get("peer") and row.get("smla")]
 
 
@@ -31,6 +31,6 @@ def geometric_mean(values):
 
 
 def summary(rows):
-    """(geometric mean, lowest, highest) of the ratios."""
+    """Returns (geometric mean, lowest, highest) of the ratios."""
     ratios = [ratio(row) for row in rows]
     return geometric_mean(ratios), min(ratios), max(ratios)

@@ -135,7 +135,7 @@ void read_environment(CLI::App& command) {
     }
 }
 
-// The help of the app or of its chosen subcommand, no wider than the terminal behind a file descriptor.
+// Returns the help of the app or of its selected subcommand, wrapped to the width of a terminal.
 std::string help_text(const CLI::App& app, int file) {
     const size_t columns = terminal_columns(file), left = columns < 80 ? 24 : 34;
     app.get_formatter()->column_width(left);

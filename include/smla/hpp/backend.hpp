@@ -145,7 +145,8 @@ public:
     }
 
     smla_backend* get() const { return handle_.get(); }
-    // Objects made from a backend hold this to keep it alive.
+    // Shared ownership of the handle. Objects that are created from a backend hold it to keep the backend
+    // alive.
     const std::shared_ptr<smla_backend>& shared() const { return handle_; }
     smla_backend_info info() const {
         smla_backend_info out{};

@@ -1,4 +1,4 @@
-// smla/hpp/prepared_call.hpp: calls that are prepared once and run with other addresses.
+// smla/hpp/prepared_call.hpp: calls that are prepared once and run with varying addresses.
 #ifndef SMLA_HPP_PREPARED_CALL_HPP
 #define SMLA_HPP_PREPARED_CALL_HPP
 
@@ -13,15 +13,16 @@
 namespace smla {
 inline namespace v0 {
 
-// A stage call, or the forward of a backend, with fixed shapes: see smla/prepared_call.h. Keeps its context
-// or backend alive, but not the metadata of a forward. Any thread may run it; a workspace serves one run at a
-// time.
+// A stage call or the forward of a backend, prepared for fixed shapes; see smla/prepared_call.h. A Call keeps
+// its context or backend alive, but not the metadata of a forward. Several threads may run a Call
+// concurrently; each run needs a separate workspace.
 //
 //   const auto step = smla::Call::of<SMLA_STAGE_ATTEND>(
 //       context, args, {offsetof(smla_attend_args, q.data), offsetof(smla_attend_args, out.data)});
 //   step.run({q, out}, workspace);
 class Call {
 public:
+    // Prepares a call of stage S. `moving`: offsets in the arguments, as in smla_call_create.
     template <smla_stage S>
     static Call of(const Context& context, StageArgs<S> args, std::initializer_list<size_t> moving,
                    size_t budget = 0) {
@@ -31,6 +32,7 @@ public:
             smla_call_create(context.get(), S, &args, moving.begin(), int32_t(moving.size()), budget, &raw));
         return Call(raw, context.shared(), moving.size());
     }
+    // Prepares the forward of a backend. `moving`: offsets in smla_backend_forward_args.
     static Call of(const Backend& backend, smla_backend_forward_args args,
                    std::initializer_list<size_t> moving) {
         args = detail::sized(args);
@@ -39,14 +41,15 @@ public:
         return Call(raw, backend.shared(), moving.size());
     }
 
-    // Bytes of workspace that a run may need.
+    // Returns the number of bytes of workspace that a run needs at most.
     size_t bytes() const {
         size_t out = 0;
         check(smla_call_bytes(get(), &out));
         return out;
     }
 
-    // Grows the workspace where it is too small.
+    // Runs the call with one address for each element of `moving`, in that order. Grows the workspace if it
+    // is too small.
     void run(std::initializer_list<const void*> addresses, Workspace& workspace,
              smla_stream stream = nullptr) const {
         workspace.reserve(bytes(), stream);
@@ -58,6 +61,7 @@ public:
             throw;
         }
     }
+    // Runs the call in a workspace that the caller has allocated.
     void run(std::initializer_list<const void*> addresses, smla_workspace workspace,
              smla_stream stream = nullptr) const {
         if (addresses.size() != count_)

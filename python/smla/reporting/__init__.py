@@ -1,4 +1,4 @@
-"""smla.report: what this machine can do with smla, as one HTML page."""
+"""smla.report: one HTML page with kernels, speed, accuracy and capacity of this machine."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ __all__ = ["Report", "report"]
 
 
 class Report(Described):
-    """A page. `html` is its text, `documents` the numbers it was made from; a notebook shows it as it is.
+    """A report page. `html` is its text, and `documents` are the results that it shows. Notebooks display it.
 
     Example:
         >>> smla.report(quick=True, seconds=0.01).html[:15]
@@ -47,12 +47,12 @@ class Report(Described):
 
 
 def bench_html(document):
-    """What a notebook shows of one bench document."""
+    """Returns the HTML of one bench document for a notebook."""
     return _frame(bench_page(document))
 
 
 def _frame(text):
-    """A page of its own inside another: neither's style touches the other."""
+    """Returns the page in an iframe, so that its style does not affect the notebook's."""
     return f'<iframe style="width: 100%; height: 48rem; border: 0" srcdoc="{escape(text)}"></iframe>'
 
 
@@ -75,16 +75,17 @@ def report(
     seconds: float = 0.1,
     quick: bool = False,
 ) -> Report:
-    """One self-contained HTML page: this machine, what runs on it and why, its speed and accuracy; for a
-    model also its memory. A Report (`html`, `save(path)`), which a notebook shows; `path` saves it too.
+    """Creates a self-contained HTML page about this machine: which kernels run and why, their speed and
+    accuracy, and the memory of a model. Returns a Report (`html`, `save(path)`), which a notebook displays.
+    If `path` is given, also saves the page.
 
-    bench, verify: files of `smla bench --json` and `smla verify --json` or what smla.bench() gave, one or
-    a list; without them both run here, `seconds` for each case, `quick` with few cases. peers: files with
-    times of other libraries, drawn beside cases of the same stage and name: {"name": ..., "results":
-    [{"stage", "case", "ms"}]}.
-    model: a config.json, a checkpoint's folder, a dict or a configuration of transformers; memory: for its
-    caches, in GiB or with a unit ("80GiB"), by default the GPU's, else this machine's.
-    A bad file is a DataError or an IoError.
+    bench, verify: files of `smla bench --json` and `smla verify --json`, or results of smla.bench(), one or a
+    list. Without them, both run on this machine, `seconds` for each case, with few cases if `quick`. peers:
+    files with times of other libraries, shown with the cases of the same stage and name: {"name": ...,
+    "results": [{"stage", "case", "ms"}]}.
+    model: a config.json, a checkpoint's folder, a dict or a configuration of transformers. memory: for
+    its caches, in GiB or with a unit ("80GiB"); default: memory of the GPU, or else of this machine.
+    Raises DataError or IoError for an invalid file.
 
     Example:
         >>> smla.report("machine.html", quick=True, seconds=0.01).documents["bench"][0]["quick"]

@@ -27,7 +27,7 @@ def size(case, letter):
 
 
 def curves(rows, letter):
-    """{stage: {rest of the case: [(size, row)]}} of rows that differ in one size alone."""
+    """Returns {stage: {rest of the case: [(size, row)]}} for rows that differ only in one size."""
     found = {}
     for row in rows:
         if not row.get("part") and (place := size(row["case"], letter)):
@@ -45,8 +45,8 @@ def curves(rows, letter):
 
 
 def steps(rows):
-    """{case of a decode step: (row of the step, {stage: ms})}. Stages add up to the step: those below 4 %,
-    and what passes between stages, are "other". The row "sum" is the total of stages, and none itself.
+    """Returns {case of a decode step: (row of the step, {stage: ms})}. The stages add up to the step: "other"
+    contains stages below 4 % and the time between stages. The row "sum", the total of all stages, is ignored.
     """
     found = {}
     for row in rows:
@@ -64,9 +64,10 @@ def steps(rows):
 
 
 def tokens_per_second(bench, model_type, layers):
-    """What `smla bench` computed for all layers of a model: its row, with "tokens_per_second", or None.
+    """Returns the row of `smla bench` for all layers of a model, with "tokens_per_second", or None.
 
-    model_type, layers: of the chosen model. Without one, the first model counts.
+    model_type, layers: type and number of layers of the selected model. Without a type, the first model is
+    used.
     """
 
     def plain(name):

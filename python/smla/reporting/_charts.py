@@ -1,12 +1,12 @@
-"""Charts of bars as HTML: their text keeps the size and the colours of the page on every screen."""
+"""Bar charts as HTML. Their text has the size and the colors of the page on every screen."""
 
 from ._html import element, text
 
-SERIES = 6  # colours in style.css, those of Okabe and Ito, which colour-blind readers tell apart
+SERIES = 6  # colors in style.css: the palette of Okabe and Ito, which color-blind readers can distinguish
 
 
 class Bar:
-    """One row of a chart. note: its value as text. low, high: ends of a line for the spread. tip: tooltip."""
+    """One row of a chart. note: value as text. low, high: ends of the line for the spread. tip: tooltip."""
 
     def __init__(self, label, value, note, *, series=0, low=None, high=None, tip=""):
         self.label, self.value, self.note, self.series, self.tip = label, value, note, series, tip
@@ -18,7 +18,7 @@ def _percent(value, whole):
 
 
 def chart(title, axis, bars, *, legend=()):
-    """Bars from 0. axis: what they measure, in which unit. legend: (series, name) pairs."""
+    """Returns a chart of bars that begin at 0. axis: quantity and unit. legend: (series, name) pairs."""
     longest = max(max(bar.high, bar.value) for bar in bars)
     rows = []
     for bar in bars:
@@ -36,7 +36,7 @@ def chart(title, axis, bars, *, legend=()):
 
 
 def stacked(title, axis, lines):
-    """A bar of segments for each line: (label, note, {name: value}). Values are shares of their sum."""
+    """Returns a chart with one stacked bar for each line (label, note, {name: value})."""
     names = list(dict.fromkeys(name for _, _, parts in lines for name in parts))
     rows = []
     for label, note, parts in lines:
@@ -70,7 +70,7 @@ def _figure(title, rows, axis, legend):
 
 
 def share(value, whole=1):
-    """A small bar inside of a table: value as a share of a whole, in red above it."""
+    """Returns a small bar for a table cell that shows value / whole; red if the ratio exceeds 1."""
     part = value / whole
     bar = element(
         "span", class_=f"bar {'series-0' if part <= 1 else 'over'}", style=f"width:{min(part, 1):.0%}"

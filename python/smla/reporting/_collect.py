@@ -21,7 +21,7 @@ def _sources(field, value):
 
 
 def _capacity(model, memory, tell):
-    """{cache formats: [{context, bytes, fit, flops}]} of a model, its type and number of layers."""
+    """Returns {cache formats: [{context, bytes, fit, flops}]} of a model, its type and number of layers."""
     lines, kind, layers = {}, "", 0
     choices = ({}, {"kv_format": "bf16", "index_format": "bf16"})
     for number, formats in enumerate(choices):

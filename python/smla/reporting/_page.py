@@ -91,14 +91,14 @@ def _bench_table(rows):
 
 
 def _timed(label, row, series=0):
-    """A bar for the time of a case."""
+    """Returns a bar for the time of a case."""
     spread = {"low": row.get("min_ms"), "high": row.get("max_ms")}
     tip = f"{row['stage']} {row['case']}: {time_text(row['ms'])}"
     return Bar(label, row["ms"], time_text(row["ms"]), series=series, tip=tip, **spread)
 
 
 def _load(bench):
-    """What else the machine did while it was measured."""
+    """Yields paragraphs about the load of the machine during the measurement."""
     if bench.get("busy"):
         yield element("p", f"The machine was busy, times may be too long: {bench['busy']}.", class_="bad")
     load = bench.get("load_average")
@@ -109,7 +109,7 @@ def _load(bench):
 
 
 def _rates(stage, rows, bench):
-    """Rates of a stage beside the peaks that were measured in the same run."""
+    """Returns a chart of the rates of a stage and the peaks that were measured in the same run."""
     named = (("bf16 dot products", "peak_bf16_dot_gflops"), ("f32 FMA", "peak_f32_fma_gflops"))
     bars = [
         Bar(
@@ -137,7 +137,7 @@ def _bandwidths(stage, rows, bench):
 
 
 def bench_body(bench):
-    """The part of one bench document: title, charts, the whole table."""
+    """Yields the parts of the page for one bench document: title, charts and the complete table."""
     rows = bench["results"]
     cpu = bench.get("cpu") or "unknown machine"
     yield element("h3", bench.get("context") or "Stages") + element(
@@ -168,8 +168,8 @@ def bench_body(bench):
             staged.setdefault(row["stage"], []).append(row)
     if staged:
         note = (
-            "Peaks are measured in the same run. A call may exceed the peak of arithmetic with a faster unit "
-            "of the processor, and that of memory where caches of the processor hold what it reads."
+            "Peaks are measured in the same run. A call may exceed the arithmetic peak if it uses a faster "
+            "unit of the processor, and the memory peak if its data is in caches of the processor."
         )
         pairs = ((_rates(*each, bench), _bandwidths(*each, bench)) for each in staged.items())
         yield element("h4", "Rates") + element("p", note, class_="note")
@@ -323,7 +323,7 @@ def _document(title, *content):
 
 
 def bench_page(bench):
-    """A page of one bench document alone."""
+    """Returns a page for one bench document."""
     body = element("section", *bench_body(bench)) if bench.get("results") else ""
     return _document("smla bench", element("main", body))
 

@@ -28,7 +28,7 @@ from .index import (
 )
 from .linear import absorb, inverse_rope, norm, out_project, project, rope, up_project
 
-# Without `map`, which would hide Python's: smla.map exists.
+# Omits `map`, which would shadow the builtin; use smla.map.
 __all__ = ["Attended", "BlockSelection", "QuantizedQuery", "Selection", "absorb", "attend", "compress"]
 __all__ += [
     "copy_pages",

@@ -16,7 +16,7 @@ __all__ = ["Attended", "attend", "merge"]
 
 
 class Attended(NamedTuple):
-    """out: [T,H,Dv]. lse: [T,H]. max_logits: [T,H]. None where not asked for.
+    """Result of attend and merge. out: [T,H,Dv]. lse: [T,H]. max_logits: [T,H]. None if not requested.
 
     Example:
         >>> smla.Attended(np.zeros((1, 16, 512), np.float32), None, None)

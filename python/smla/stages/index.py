@@ -16,7 +16,8 @@ __all__ += ["score_select", "score_select_blocks", "select"]
 
 
 class QuantizedQuery(NamedTuple):
-    """q: [T,Hi,D]. scales: [T,Hi,D/32] e8m0 of e2m1 queries, else None. w: [T,Hi], all scales folded in.
+    """Result of quant_index_q. q: [T,Hi,D]. scales: [T,Hi,D/32] e8m0 for e2m1 queries, else None.
+    w: [T,Hi], multiplied by all scales.
 
     Example:
         >>> q, w = np.ones((1, 64, 128), np.float32), np.ones((1, 64), np.float32)

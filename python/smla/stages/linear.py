@@ -83,7 +83,7 @@ def inverse_rope(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """rope by the negative angle, as V4 rotates the attended values back. Arguments: those of rope.
+    """Rotates by the negative angle, as DeepSeek-V4 does with attended values. Arguments: as in rope.
 
     Example:
         >>> x, quarter = np.array([[[-2, 1]]], np.float32), np.array([np.pi / 2])
@@ -128,7 +128,7 @@ def absorb(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """project of queries into the latent space: x [T,H,nope], w [H,latent,nope] (W_UK). See project.
+    """Projects queries into the latent space: x [T,H,nope], w [H,latent,nope] (W_UK). See project.
 
     Example:
         >>> smla.absorb(np.ones((1, 16, 128), np.float32), np.ones((16, 512, 128), np.float32)).shape
@@ -148,7 +148,7 @@ def up_project(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """project of attended latents to values: x [T,H,latent], w [H,v,latent] (W_UV). See project.
+    """Projects attended latents to values: x [T,H,latent], w [H,v,latent] (W_UV). See project.
 
     Example:
         >>> smla.up_project(np.ones((1, 16, 512), np.float32), np.ones((16, 128, 512), np.float32)).shape
@@ -168,7 +168,7 @@ def out_project(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """project of the heads' values to the hidden size, grouped for V4: x [T,G,K], w [G,N,K]. See project.
+    """Projects values of all heads to the hidden size, in groups for V4: x [T,G,K], w [G,N,K]. See project.
 
     Example:
         >>> smla.out_project(np.ones((1, 1, 256), np.float32), np.ones((1, 64, 256), np.float32)).shape

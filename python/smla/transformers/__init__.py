@@ -1,8 +1,10 @@
 """smla inside transformers: attention, indexer and cache of DeepSeek-V3.2, GLM-5.x and DeepSeek-V4.
 
-smla.transformers.enable(model)          # a model that is built, or
-smla.transformers.enable()               # every model that is built from now on, or, once this is imported,
-AutoModelForCausalLM.from_pretrained(folder, attn_implementation="smla")
+After `import smla.transformers`, do one of the following:
+
+smla.transformers.enable(model)          # for an existing model
+smla.transformers.enable()               # for every model that is built afterwards
+AutoModelForCausalLM.from_pretrained(folder, attn_implementation="smla")   # for this model
 model.generate(...)                      # as before
 """
 
@@ -36,12 +38,12 @@ def enable(
 ) -> Any:
     """Runs the attention of `model` on smla, in place and with the model's weights. Returns the model.
 
-    If model is None, every model that is built afterwards runs on smla. A second call takes the new options
+    If model is None, every model that is built afterwards runs on smla. A second call applies the new options
     and renews the copies of weights.
 
-    The spelling of transformers, attn_implementation="smla" in from_pretrained, from_config or
-    model.set_attn_implementation, does the same with the options of the last enable() without a model, or the
-    default ones. It needs `import smla.transformers` before.
+    attn_implementation="smla" in from_pretrained, from_config or model.set_attn_implementation has the same
+    effect, with the options of the last enable() without a model, or the default options. It requires `import
+    smla.transformers` first.
 
     Threads may call an enabled model at the same time, each with a separate cache. Call enable() and
     disable() only while no other thread runs the model.

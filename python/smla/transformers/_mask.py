@@ -22,7 +22,7 @@ class NoPadding:
 
 
 def not_enabled():
-    """Returns the error for attention that is not on smla although its model names it."""
+    """Returns the error for attention that does not run on smla although attn_implementation is "smla"."""
     return Unsupported(
         'smla.transformers: attn_implementation="smla" does not replace the attention of this model: either '
         "smla has none of its kind (smla.transformers.why_not(model) tells), or its first call is compiled, "

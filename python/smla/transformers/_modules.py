@@ -35,7 +35,7 @@ class Options:
 
 
 class Defaults:
-    """Options of models that name the implementation, and whether all models that are built use it."""
+    """Options for models with attn_implementation="smla", and whether every new model runs on smla."""
 
     options = Options()
     every_model = False
@@ -175,18 +175,18 @@ class OnSmla(nn.Module):
 
 
 def put_on_smla(module, options, before):
-    """Changes the class of an attention module of transformers; its weights stay. before: see Options."""
+    """Changes the class of an attention module of transformers and keeps its weights. before: see Options."""
     module.__class__ = REPLACEMENTS.get(type(module).__name__, type(module))
     module.__dict__["_options"] = dataclasses.replace(options, before="eager" if before == NAME else before)
     module.__dict__.pop("_built", None)
 
 
 def _watch(base):
-    """Lets modules of transformers' class change theirs where a model asks for smla by name or by enable().
+    """Wraps a module class of transformers, so that its modules change their class if the model selects smla
+    by attn_implementation or by enable().
 
-    transformers' attention interface passes queries, keys and values to a function, and neither hidden states
-    nor indexer, so that a registered function cannot do it. Its registry of patches fails in releases before
-    5.23 for every model where torchvision is missing.
+    A function in the attention interface of transformers gets only queries, keys and values; smla also needs
+    hidden states and the indexer. The patch registry of transformers before 5.23 fails without torchvision.
     """
     init, forward = base.__init__, base.forward
 

@@ -83,7 +83,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         parallel = get_current_vllm_config().parallel_config
         self._interleave = getattr(parallel, "cp_kv_cache_interleave_size", 1)
         self._backends: dict[tuple, Backend] = {}
-        self._attends = Bounded()  # Calls of backends, by what they depend on
+        self._attends = Bounded()  # prepared calls of backends, by the properties that they depend on
         _indexer.install_model()
 
     @property
@@ -137,7 +137,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         topk = self.topk_indices_buffer
         tokens, heads, _ = q.shape
         out, lse = q.new_empty(tokens, heads, self.kv_lora_rank), None
-        if self.dcp_world_size > 1:  # the keys that this rank holds
+        if self.dcp_world_size > 1:  # only the keys of this rank
             lse = q.new_empty(tokens, heads, dtype=torch.float32)
             topk = local_positions(topk[:tokens], self.dcp_world_size, self.dcp_rank, self._interleave)
         if tokens == 0:

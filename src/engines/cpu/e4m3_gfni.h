@@ -1,5 +1,5 @@
 // Converts e4m3 codes of normal numbers to bf16 by affine maps of their bits, for files compiled with GFNI,
-// which every processor with tiles has. 64 codes take 5 operations on vectors, by shifts 8
+// which every processor with tiles has. 64 codes take 5 vector operations; shifts take 8
 // (lanes_avx512_bf16.h).
 #pragma once
 

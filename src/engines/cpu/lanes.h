@@ -1,7 +1,7 @@
-// The vectors of f32 that the templates of attend, compress, score, select and project are written with.
-// lanes_avx2.h, lanes_avx512.h, lanes_avx512_bf16.h, lanes_neon.h and lanes_scalar.h define one traits type
-// each, in an anonymous namespace: each file that includes one has its own code, so the linker cannot replace
-// it with the copy of another instruction set. This header holds what all of them share.
+// Vectors of f32 for the templates of attend, compress, score, select and project. lanes_avx2.h,
+// lanes_avx512.h, lanes_avx512_bf16.h, lanes_neon.h and lanes_scalar.h each define one traits type in an
+// anonymous namespace. Each file that includes one has separate code, so the linker cannot replace it with
+// the copy for another instruction set. This header contains the functions that all of them share.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,15 @@ SMLA_INLINE float f32_at(const void* at) {
     return value;
 }
 
-// The bits of the f32 2^(code - 127): 0 gives 2^-127, a subnormal number, and 255 gives NaN.
+// Returns the bits of 2^(code - 127) in f32. Code 0 gives 2^-127, a subnormal number; code 255 gives NaN.
 SMLA_INLINE uint32_t e8m0_bits(uint8_t code) {
     return code == 0 ? 0x00400000u : code == 255 ? 0x7fc00000u : uint32_t(code) << 23;
 }
 SMLA_INLINE float e8m0(uint8_t code) { return __builtin_bit_cast(float, e8m0_bits(code)); }
 
-// 2^x for x <= 0 (or NaN): x = n + f, |f| <= 1/2, and a minimax polynomial of f with 2^0 exactly 1. Relative
-// error 1.9e-7 (measured over f); x below -160 counts as -160, which gives 0. A NaN stays one.
+// Returns 2^x for x <= 0 or NaN: x = n + f, |f| <= 1/2, with a minimax polynomial of f that gives exactly 1
+// for 2^0. The measured relative error is 1.9e-7. x below -160 is treated as -160, which gives 0. NaN gives
+// NaN.
 template <class Isa>
 SMLA_INLINE typename Isa::Vec exp2_below(typename Isa::Vec x) {
     x = Isa::max(Isa::broadcast(-160.f), x);  // the order keeps a NaN

@@ -9,7 +9,7 @@ namespace smla::lanes {
 
 namespace {
 
-// For each 8-bit mask, the lanes that are set, moved to the front.
+// For each 8-bit mask: the permutation that moves the set lanes to the front.
 struct Fronts {
     alignas(32) int32_t lanes[256][8];
 
@@ -67,7 +67,7 @@ struct Avx2 {
         return _mm256_movemask_ps(_mm256_cmp_ps(v, _mm256_set1_ps(1.f), _CMP_NEQ_UQ)) == 0;
     }
     static SMLA_INLINE Vec relu(Vec v) { return max(zero(), v); }
-    // Sums over the lanes of each vector, those of vector i in lane i.
+    // Returns the sums over the lanes of each vector, with the sum of vector i in lane i.
     static SMLA_INLINE Vec sum_lanes(const Vec (&v)[8]) {
         const Vec low = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3])),
                   high = _mm256_hadd_ps(_mm256_hadd_ps(v[4], v[5]), _mm256_hadd_ps(v[6], v[7]));
@@ -80,7 +80,7 @@ struct Avx2 {
         return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
     }
 
-    // The first n lanes, or all of them.
+    // Returns the mask of the first n lanes, or of all lanes.
     static SMLA_INLINE Mask first_lanes(int64_t n) {
         return _mm256_cmpgt_epi32(_mm256_set1_epi32(n >= lanes ? lanes : int(n)), iota(0));
     }
@@ -107,17 +107,16 @@ struct Avx2 {
         return _mm256_add_epi32(_mm256_set1_epi32(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     }
     static SMLA_INLINE Ints add(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
-    // Adds 1 to the lanes that are set.
+    // Adds 1 to the lanes that are set in the mask.
     static SMLA_INLINE Ints count(Ints counts, Mask m) { return _mm256_sub_epi32(counts, m); }
-    // rank_key of select
+    // Same as rank_key of select.
     static SMLA_INLINE Ints rank_keys(Vec v) {
         const Ints bits = _mm256_castps_si256(add(v, zero()));  // -0 becomes +0
         const Ints flip = _mm256_and_si256(_mm256_srai_epi32(bits, 31), _mm256_set1_epi32(0x7fffffff));
         const Ints nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
         return _mm256_blendv_epi8(_mm256_xor_si256(bits, flip), _mm256_set1_epi32(INT32_MIN), nan);
     }
-    // Stores the lanes that are set in `which` one after the other, and writes whole vectors. Returns how
-    // many.
+    // Stores the lanes that are set in `which` contiguously, and writes whole vectors. Returns their number.
     static SMLA_INLINE int compress(uint32_t which, Vec value, Ints column, float* out, int32_t* columns) {
         const Ints front = load(kFronts.lanes[which]);
         store(out, _mm256_permutevar8x32_ps(value, front));
@@ -125,15 +124,16 @@ struct Avx2 {
         return __builtin_popcount(which);
     }
 
-    // The code's bits in an f16 are the value / 256. The sum carries into bit 14 only for the magnitude 0x7f,
-    // which becomes NaN.
+    // The bits of the code, placed in an f16, have the value / 256. The sum carries into bit 14 only for the
+    // magnitude 0x7f, which becomes NaN.
     static SMLA_INLINE Vec load_e4m3(const uint8_t* codes) {
         const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
         const __m128i half = _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(short(0xbf80)));
         const __m128i nan = _mm_and_si128(_mm_add_epi16(half, _mm_set1_epi16(0x80)), _mm_set1_epi16(0x4000));
         return _mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(half, nan)), _mm256_set1_ps(256.f));
     }
-    // Eight codes, the even channel in the low nibble. The permutation ignores all bits of a code but three.
+    // Decodes eight codes with the even channel in the low nibble. The permutation uses only three bits of a
+    // code.
     static SMLA_INLINE Vec load_e2m1(const uint8_t* codes) {
         int32_t eight;
         __builtin_memcpy(&eight, codes, sizeof eight);
@@ -148,7 +148,7 @@ struct Avx2 {
         const __m128i words = _mm_loadu_si128(static_cast<const __m128i*>(at));
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
     }
-    // f32 rounded to a bf16 value, to nearest even, in the high halves of the words; a NaN stays one
+    // Rounds f32 to bf16, to nearest even, in the high halves of the words. NaN stays NaN.
     static SMLA_INLINE __m256i bf16_bits(Vec v) {
         const __m256i bits = _mm256_castps_si256(v);
         const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

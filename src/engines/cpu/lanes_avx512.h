@@ -51,7 +51,7 @@ struct Avx512 {
     }
 
     static SMLA_INLINE Vec relu(Vec v) { return max(zero(), v); }
-    // Sums over the lanes of each vector, those of vector i in lane i.
+    // Returns the sums over the lanes of each vector, with the sum of vector i in lane i.
     static SMLA_INLINE Vec sum_lanes(const Vec (&v)[16]) {
         Vec four[4];
         SMLA_UNROLL
@@ -70,7 +70,7 @@ struct Avx512 {
     }
     static SMLA_INLINE float sum(Vec v) { return _mm512_reduce_add_ps(v); }
 
-    // The first n lanes, or all of them.
+    // Returns the mask of the first n lanes, or of all lanes.
     static SMLA_INLINE Mask first_lanes(int64_t n) { return n >= lanes ? Mask(0xffff) : Mask((1u << n) - 1); }
     static SMLA_INLINE uint32_t bits(Mask m) { return m; }
     static SMLA_INLINE Vec select(Mask m, Vec yes, Vec no) { return _mm512_mask_mov_ps(no, m, yes); }
@@ -88,27 +88,27 @@ struct Avx512 {
                                 _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
     }
     static SMLA_INLINE Ints add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
-    // Adds 1 to the lanes that are set.
+    // Adds 1 to the lanes that are set in the mask.
     static SMLA_INLINE Ints count(Ints counts, Mask m) {
         return _mm512_mask_sub_epi32(counts, m, counts, _mm512_set1_epi32(-1));
     }
-    // rank_key of select
+    // Same as rank_key of select.
     static SMLA_INLINE Ints rank_keys(Vec v) {
         const Ints bits = _mm512_castps_si512(add(v, zero()));  // -0 becomes +0
         const Ints flip = _mm512_and_si512(_mm512_srai_epi32(bits, 31), _mm512_set1_epi32(0x7fffffff));
         const Mask nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
         return _mm512_mask_mov_epi32(_mm512_xor_si512(bits, flip), nan, _mm512_set1_epi32(INT32_MIN));
     }
-    // Stores the lanes that are set in `which` one after the other, and writes whole vectors. Returns how
-    // many. In registers first: the store form of vpcompressd is slow on AMD.
+    // Stores the lanes that are set in `which` contiguously, and writes whole vectors. Returns their number.
+    // Compresses in registers, because the store form of vpcompressd is slow on AMD processors.
     static SMLA_INLINE int compress(uint32_t which, Vec value, Ints column, float* out, int32_t* columns) {
         store(out, _mm512_maskz_compress_ps(Mask(which), value));
         store(columns, _mm512_maskz_compress_epi32(Mask(which), column));
         return __builtin_popcount(which);
     }
 
-    // The code's bits in an f16 are the value / 256. The sum carries into bit 14 only for the magnitude 0x7f,
-    // which becomes NaN.
+    // The bits of the code, placed in an f16, have the value / 256. The sum carries into bit 14 only for the
+    // magnitude 0x7f, which becomes NaN.
     static SMLA_INLINE Vec load_e4m3(const uint8_t* codes) {
         const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
         const __m256i half = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(short(0xbf80)));
@@ -121,7 +121,8 @@ struct Avx512 {
         return _mm512_setr_ps(0.f, 0.5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f, -0.f, -0.5f, -1.f, -1.5f, -2.f, -3.f,
                               -4.f, -6.f);
     }
-    // 16 codes, the even channel in the low nibble. The permutation ignores all bits of a code but four.
+    // Decodes 16 codes with the even channel in the low nibble. The permutation uses only four bits of a
+    // code.
     static SMLA_INLINE Vec load_e2m1(const uint8_t* codes) {
         const Ints pairs = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
         const Ints code = _mm512_or_si512(pairs, _mm512_slli_epi64(pairs, 28));  // low dword: even, high: odd
@@ -131,7 +132,7 @@ struct Avx512 {
         const __m256i words = _mm256_loadu_si256(static_cast<const __m256i*>(at));
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
     }
-    // f32 rounded to a bf16 value, to nearest even, in the high halves of the words; a NaN stays one
+    // Rounds f32 to bf16, to nearest even, in the high halves of the words. NaN stays NaN.
     static SMLA_INLINE __m512i bf16_bits(Vec v) {
         const __m512i bits = _mm512_castps_si512(v);
         const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -150,7 +151,7 @@ struct Avx512 {
                             _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     }
 
-    // 16 x 16 words: pairs of rows, then pairs of pairs inside 128 bits, then 128-bit parts across registers.
+    // Transposes 16 x 16 words: first pairs of rows, then pairs of pairs in 128-bit parts, then these parts.
     static SMLA_INLINE void transpose_square(const uint32_t* words, int64_t stride, uint32_t* out,
                                              int64_t out_stride) {
         __m512i a[16], b[16];

@@ -1,5 +1,5 @@
-// Pairs of bf16 in 16 lanes, for files compiled for AVX-512 with bf16 and VBMI: the dot product, and 64 codes
-// of e4m3 or 32 of e2m1 at a time as bf16, which holds all of their values.
+// Pairs of bf16 in 16 lanes, for files compiled for AVX-512 with bf16 and VBMI: the dot product, and decoders
+// for 64 codes of e4m3 or 32 codes of e2m1 at a time to bf16, which represents all of their values.
 #pragma once
 
 #include "core/e4m3_table.h"
@@ -9,7 +9,7 @@ namespace smla::lanes {
 
 namespace {
 
-// even and odd f32 values to words of (even, odd) bf16
+// Converts even and odd f32 values to words of (even, odd) bf16.
 SMLA_INLINE __m512i pair_words(__m512 even, __m512 odd) {
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
                                            7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -35,7 +35,7 @@ SMLA_INLINE void store_words(uint32_t* at, Words words) {
     _mm512_storeu_si512(at + 16, words.second);
 }
 
-// The high and the low byte of the bf16 of the codes 0x00 to 0x7f.
+// High and low bytes of the bf16 values of the codes 0x00 to 0x7f.
 struct E4m3Bytes {
     alignas(64) uint8_t high[128], low[128];
 };
@@ -49,12 +49,13 @@ constexpr E4m3Bytes kE4m3Bytes = [] {
     return out;
 }();
 
-// Any codes, by table: exact for all 256, NaN included (20 us for 2048 rows of 512; load_e4m3 and a product
-// take 42). The constants stay in registers for as long as an object is used.
+// Decodes any codes with a table, exactly for all 256 codes including NaN. 2048 rows of 512 take 20 us;
+// load_e4m3 and a product take 42 us. The constants stay in registers while an object is used.
 struct E4m3Table {
     __m512i high0 = _mm512_load_si512(kE4m3Bytes.high), high1 = _mm512_load_si512(kE4m3Bytes.high + 64);
     __m512i low0 = _mm512_load_si512(kE4m3Bytes.low), low1 = _mm512_load_si512(kE4m3Bytes.low + 64);
-    // Unpacking works on 128-bit parts: part i gets codes 8i.. of the first half and of the second half.
+    // Unpacking works on 128-bit parts: part i gets the codes from 8i on of the first half and of the second
+    // half.
     __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
 
     SMLA_INLINE Words decode(__m512i codes) const {
@@ -67,17 +68,17 @@ struct E4m3Table {
     }
 };
 
-// Normal codes, by arithmetic: the table takes twice the shuffles, on Intel three operations of one port for
-// each byte of the result.
+// Normal codes are decoded by arithmetic. The table needs twice as many shuffles, which on Intel are three
+// operations of one port for each byte of the result.
 //
-// Whether normal_e4m3_words() may take 64 codes: none is zero, subnormal or NaN. Also rejects the normal
-// codes 0x08 to 0x0e, which are below 2^-5, so that one addition finds all cases.
+// Returns whether normal_e4m3_words() supports 64 codes: none is zero, subnormal or NaN. Also rejects the
+// normal codes 0x08 to 0x0e, which are below 2^-5, so that one addition detects all cases.
 SMLA_INLINE __mmask64 other_e4m3(__m512i codes) {
     const __m512i next = _mm512_add_epi8(codes, _mm512_set1_epi8(1));  // rejected: magnitudes 0x00 to 0x0f
     return _mm512_testn_epi8_mask(next, _mm512_set1_epi8(0x70));
 }
 SMLA_INLINE bool normal_e4m3(__m512i codes) { return other_e4m3(codes) == 0; }
-// 64 codes times 2^(exponent - 127): the bits shifted into place, then a sum in the exponent.
+// Decodes 64 codes times 2^(exponent - 127): shifts the bits into place and adds to the exponent.
 SMLA_INLINE Words normal_e4m3_words(const void* at, int exponent) {
     const auto half = [&](int i) SMLA_LAMBDA_INLINE {
         const __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(at) + i));
@@ -87,7 +88,7 @@ SMLA_INLINE Words normal_e4m3_words(const void* at, int exponent) {
     return {half(0), half(1)};
 }
 
-// 32 codes, both nibbles of 16 bytes, times their e8m0 scale.
+// Decodes 32 codes, both nibbles of 16 bytes, times their e8m0 scale.
 SMLA_INLINE __m512i e2m1_words(const uint8_t* at, uint8_t scale) {
     const __m512 factor = _mm512_castsi512_ps(_mm512_set1_epi32(int(e8m0_bits(scale))));
     const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));

@@ -37,8 +37,8 @@ struct Neon {
         return vbslq_f32(small, zero(), vmulq_f32(v, vreinterpretq_f32_s32(power)));
     }
     static SMLA_INLINE bool all_one(Vec v) { return vminvq_u32(vceqq_f32(v, vdupq_n_f32(1.f))) != 0; }
-    static SMLA_INLINE Vec relu(Vec v) { return vmaxq_f32(zero(), v); }  // a NaN stays one
-    // Sums over the lanes of each vector, those of vector i in lane i.
+    static SMLA_INLINE Vec relu(Vec v) { return vmaxq_f32(zero(), v); }  // NaN stays NaN
+    // Returns the sums over the lanes of each vector, with the sum of vector i in lane i.
     static SMLA_INLINE Vec sum_lanes(const Vec (&v)[4]) {
         return vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3]));
     }
@@ -60,7 +60,8 @@ struct Neon {
         const uint32x4_t nan = vceqq_u32(magnitude, vdupq_n_u32(0x7f));
         return vbslq_f32(nan, vdupq_n_f32(__builtin_nanf("")), value);
     }
-    // Four codes, the even channel in the low nibble: bits 0 to 2 choose the magnitude, bit 3 is the sign.
+    // Decodes four codes with the even channel in the low nibble. Bits 0 to 2 select the magnitude; bit 3 is
+    // the sign.
     static SMLA_INLINE Vec load_e2m1(const uint8_t* codes) {
         constexpr float magnitudes[8] = {0.f, 0.5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f};
         constexpr int32_t shifts[4] = {0, -4, -8, -12};

@@ -1,5 +1,5 @@
-// 4 lanes of f32 for any processor, which the compiler maps to SSE2, NEON or plain code. Only for files that
-// are compiled without flags of an instruction set.
+// 4 lanes of f32 for any processor. The compiler translates them to SSE2, NEON or plain code. Only files that
+// are compiled without flags for an instruction set may include this header.
 #pragma once
 
 #include "core/e4m3_table.h"
@@ -40,7 +40,7 @@ struct Scalar {
         return Vec((mask & Int(yes)) | (~mask & Int(no)));
     }
     static SMLA_INLINE Vec max(Vec a, Vec b) { return select(a > b, a, b); }  // b if either is NaN
-    // adding 3 * 2^22 leaves no bits for a fraction; good for |v| < 2^22
+    // Adding 3 * 2^22 leaves no bits for a fraction. Valid for |v| < 2^22.
     static SMLA_INLINE Vec round(Vec v) { return (v + broadcast(0x1.8p23f)) - broadcast(0x1.8p23f); }
     // v * 2^n, 0 below the smallest normal number; the integer n is in the low bits of n + 3 * 2^22
     static SMLA_INLINE Vec scale_by_power(Vec v, Vec n) {

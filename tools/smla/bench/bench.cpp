@@ -75,7 +75,7 @@ Table make_suite_table() {
                   {"repeats", "repeats", {}, 1}});
 }
 
-// A quantile of the repeats in a unit of time; null for a sum, which has no repeats of its own.
+// Returns a quantile of the repeats in a unit of time; null for a sum, which has no repeats.
 Document quantile(const std::vector<double>& repeats, double q, double unit) {
     return repeats.empty() ? Document() : Document(quantile_of(repeats, q) * unit);
 }
@@ -92,7 +92,7 @@ void add_row(Table& table, const Measured& m) {
 
 using Work = std::function<std::vector<Measured>(Bench&)>;
 
-// The call that --stage and its options describe.
+// Returns the call that --stage and its options describe.
 Work stage_work(const Options& options) {
     if (options.format != "auto") parse_format("--format", options.format);
     StageShape shape = options.shape;
@@ -119,7 +119,7 @@ Work stage_work(const Options& options) {
     return [test](Bench& bench) { return std::vector{bench.select(test)}; };
 }
 
-// The cases of the wanted stages. Metadata takes microseconds and is left out of a quick run of all.
+// Runs the cases of the requested stages. A quick run of all cases omits metadata, which takes microseconds.
 std::vector<Work> plan(const Options& options, bool gpu) {
     if (!options.stage.empty()) return {stage_work(options)};
     std::vector<Work> out;
@@ -146,7 +146,7 @@ std::vector<Work> plan(const Options& options, bool gpu) {
     return out;
 }
 
-// What every figure depends on. busy: of why_busy().
+// Returns the facts that every result depends on. busy: the result of why_busy().
 Document facts(const Bench& bench, const Context& context, const std::string& busy, bool quick) {
     const char* clock = bench.stopwatch().clock();
     const bool gpu = context.device().type() != SMLA_CPU;
@@ -252,7 +252,8 @@ int bench_suite(const Tool& tool, const Options& options) {
     return kOk;
 }
 
-// A step of all layers of a model that have attention: each layer's time times their number.
+// A decode step of a model: the sum over its attention layers, computed as one layer of each kind times their
+// number.
 class ModelSums {
 public:
     void add(const DecodeCase& test, const Measured& layer) {
@@ -334,10 +335,10 @@ int bench(const Tool& tool, const Options& options) {
     if (!calls.empty()) out += "Calls of one stage\n" + calls.text();
     if (!steps.empty()) {
         document["models"] = models.table().json();
-        out += text(calls.empty() ? "" : "\n", "Decode steps of one layer: attention, whole and by stage\n",
-                    layers.text(),
-                    "\nDecode steps of a model: attention of all its layers, each layer's "
-                    "time times their number\n",
+        out += text(calls.empty() ? "" : "\n",
+                    "Decode steps of one layer: attention, in total and by stage\n", layers.text(),
+                    "\nDecode steps of a model: attention of all layers, computed from one layer of each "
+                    "kind\n",
                     models.table().text());
     }
     tool.print(document, out, options.bench.save);
@@ -349,47 +350,47 @@ int bench(const Tool& tool, const Options& options) {
 void add_bench(CLI::App& app, Tool& tool) {
     const auto options = std::make_shared<Options>();
     CLI::App* command = tool.command(
-        app, "bench", "Times of the stages and of a decode step, against this machine's measured peak",
+        app, "bench", "Measure the stages and a decode step, relative to this machine's measured peak",
         "  smla bench --quick\n  smla bench --case attend --threads 1\n  smla bench --case decode --json\n"
         "  smla bench --case decode --tokens 16 --context 16K\n"
         "  smla bench --stage attend --heads 16 --tokens 4 --rows 2048 --format fp8_656\n"
         "  smla bench --stage score --tokens 4 --columns 128K\n"
         "  smla bench --case host --threads 1\n  smla bench --suite hopper --list\n"
         "With a GPU:\n  smla bench --suite hopper --json\n  smla bench --suite hopper --case score\n"
-        "Lists are random rows of caches larger than the processor's; the error is against double, on a "
-        "sample.\n% of peak refers to the arithmetic unit that the kernel uses, measured in the same run.\n"
-        "A suite's us are of the first 30 repeats, as the peers' programs time; sustained is of the "
-        "second half, by\nwhen a GPU at its power limit has lowered its clock.\nhost: how long the host is "
-        "busy with a call that has next to nothing to compute.");
+        "Row lists are random, and their caches are larger than the processor's caches. The error is that of "
+        "a sample,\nrelative to double precision. % of peak refers to the arithmetic unit that the kernel "
+        "uses, measured in the\nsame run. With --suite, us is measured in the first 30 repeats, like the "
+        "times of the peers; sustained is\nmeasured in the second half, when a GPU at its power limit has "
+        "lowered its clock. --case host measures the\nhost time of a call that computes almost nothing.");
     command
         ->add_option("--case", options->test,
-                     "all, attend, score, select, score_select, project, metadata, decode; or host, which "
-                     "all leaves out")
+                     "all, attend, score, select, score_select, project, metadata, decode or host; all does "
+                     "not include host")
         ->check(one_of(
             {"all", "attend", "score", "select", "score_select", "project", "metadata", "decode", "host"}))
         ->capture_default_str();
     command
-        ->add_option(
-            "--suite", options->suite,
-            "hopper: cases of other libraries, with their times; requires a GPU, or --quick on a CPU")
+        ->add_option("--suite", options->suite,
+                     "hopper: cases of other libraries (peers) with their times; requires a GPU, or --quick "
+                     "on a CPU")
         ->check(one_of({"hopper"}));
     command
         ->add_option("--stage", options->stage,
-                     "attend, score or select: one call, described by the options of its shape")
+                     "Measure one call of attend, score or select, described by the options under Shape")
         ->check(one_of({"attend", "score", "select"}));
-    command->add_flag("--list", options->list, "Print the suite's cases and run none");
-    command->add_flag("--quick", options->bench.quick, "Few cases, small caches: seconds");
+    command->add_flag("--list", options->list, "Print the cases of the suite without running them");
+    command->add_flag("--quick", options->bench.quick, "Run few cases with small caches, in seconds");
     command->add_option("--seconds", options->bench.seconds, "Time spent repeating each case")
         ->check(positive_number(kMostSeconds))
         ->capture_default_str();
     const auto count = [&](const char* name, int64_t& value, const char* about, int64_t most) {
         return command->add_option(name, value, about)->transform(token_count(1, most))->group("Shape");
     };
-    count("--tokens", options->bench.tokens, "Query tokens; of a decode step, one of each request", 1 << 14)
+    count("--tokens", options->bench.tokens, "Query tokens; a decode step has one per request", 1 << 14)
         ->capture_default_str();
     count("--context", options->bench.context,
           "Tokens of each request of a decode step; default 131072, with --quick 16384", 1 << 24);
-    count("--heads", options->shape.heads, "Query or index heads; default 128 or 64", 256);
+    count("--heads", options->shape.heads, "Query heads (default 128) or index heads (default 64)", 256);
     count("--rows", options->shape.rows, "Listed rows of attend", 1 << 20)->capture_default_str();
     count("--columns", options->shape.columns, "Keys of score and select", 1 << 24)->capture_default_str();
     count("--topk", options->shape.topk, "Columns that select selects", 1 << 14)->capture_default_str();
@@ -401,7 +402,7 @@ void add_bench(CLI::App& app, Tool& tool) {
     options->context.add(*command);
     command
         ->add_flag("--check-indices", options->context.check_indices,
-                   "Calls also note the first wrong index or length: what that costs")
+                   "Measure calls that also check their indices and lengths")
         ->group(ContextOptions::kGroup);
     tool.action(command, [&tool, options, command] {
         check(*options, *command);

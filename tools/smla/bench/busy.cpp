@@ -17,7 +17,7 @@ namespace smla::cli {
 
 namespace {
 
-// Threads that run or could run at this moment, besides this one; from the fourth field of /proc/loadavg.
+// Returns the number of runnable threads except this one, from the fourth field of /proc/loadavg.
 int others_running() {
     int running = 0;
     std::FILE* const file = std::fopen("/proc/loadavg", "re");
@@ -27,7 +27,7 @@ int others_running() {
     return std::max(0, running - 1);
 }
 
-// Percentage of the last second in which the GPU ran kernels, from NVML; -1: unknown.
+// Returns the percentage of the last second in which the GPU ran kernels, from NVML; -1 if unknown.
 int gpu_utilization(Device& device) {
     Device::Scope scope(device);
     const std::string bus = bench::pci_bus_id();

@@ -1,4 +1,4 @@
-// Other programs that use this machine while it is measured.
+// Detects other programs that use this machine during a measurement.
 #pragma once
 
 #include "engines/context.h"
@@ -7,9 +7,9 @@
 
 namespace smla::cli {
 
-double load_average();  // of the last minute; -1: unknown
-// Why times may be too long: more runnable threads than cores, or other work on the GPU. Empty: nothing was
-// seen. Call it while this process computes nothing.
+double load_average();  // average over the last minute; -1 if unknown
+// Returns why times may be too long: more runnable threads than cores, or other work on the GPU. Returns an
+// empty string if neither was detected. Call it while this process computes nothing.
 std::string why_busy(Context& context);
 
 }  // namespace smla::cli

@@ -42,7 +42,7 @@ struct ProjectCase {
 struct DecodeCase {
     std::string name, model;
     AttentionConfig config;
-    LayerClass layers;        // of the model; the first one runs
+    LayerClass layers;        // alike layers of the model; only the first one runs
     int64_t tokens, context;  // requests with one token each, and how many each has
 };
 

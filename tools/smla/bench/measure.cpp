@@ -28,8 +28,8 @@ void take_tokens(int64_t first, int64_t count, Tensors*... each) {
     ((*each = present(*each) ? slice(*each, 0, first, first + count) : *each), ...);
 }
 
-// Dtype of the operands of score's products. A GPU multiplies e4m3 only if logits may be rounded; its tensor
-// cores keep too few bits of such sums.
+// Returns the dtype of the operands of score's products. A GPU multiplies e4m3 only if logits may be rounded,
+// because its tensor cores keep too few bits of such sums.
 smla_dtype multiplied(const smla_score_args& args) {
     const bool gpu_exact = args.q.device_type != SMLA_CPU && args.precision != SMLA_PRECISION_ROUNDED;
     return gpu_exact && args.q.dtype == SMLA_E4M3 ? SMLA_BF16 : args.q.dtype;
@@ -143,8 +143,8 @@ const smla_cache& Bench::pool(const ListShape& list, int64_t width, int which) {
     return filled_.back();
 }
 
-// Measures the peak of the kernel's unit just before and after, because clocks drift over the minutes of a
-// table. The first call of `body` selects the kernel.
+// Measures the peak of the kernel's unit just before and after the calls, because clocks drift during a run
+// of several minutes. The first call of `body` selects the kernel.
 void Bench::time(Measured& out, smla_dtype operands, const std::function<void(int64_t)>& body) {
     body(0);
     const Unit* const unit = unit_of(out.kernel, operands, context_);

@@ -23,7 +23,7 @@ struct BenchOptions {
 constexpr size_t kRepeatsOnGpu = 30, kRepeats = 5;  // at least
 
 double median_of(std::vector<double> values);
-double quantile_of(std::vector<double> values, double q);  // q of 0 is the minimum, of 1 the maximum
+double quantile_of(std::vector<double> values, double q);  // q = 0: the minimum; q = 1: the maximum
 
 struct Measured {
     std::string stage, name, kernel;
@@ -32,8 +32,8 @@ struct Measured {
     std::vector<double> repeats;  // seconds of each, in the order in which they ran
     void set(std::vector<double> times) { seconds = median_of(times), repeats = std::move(times); }
     double flops = 0, bytes = 0;  // of one call; 0: not a figure for this stage
-    double peak_flops = 0;        // per second, of the kernel's unit; 0: none or unknown
-    std::string unit;             // its name
+    double peak_flops = 0;        // peak of the kernel's unit per second; 0: none or unknown
+    std::string unit;             // name of the kernel's unit
     double error = 0;             // against double, on a sample
 };
 
@@ -57,11 +57,11 @@ private:
     DeviceBuffer flush_;
 };
 
-// Rates of the units that a context's threads or GPU have, measured now, in operations per second.
+// Measured rates of the units of a context's threads or GPU, in operations per second.
 struct Peaks {
     std::vector<std::pair<const Unit*, double>> of_units;
-    double bf16_dot = 0, f32_fma = 0;  // the fastest for bf16 and for f32; 0: none
-    double memory = 0;  // bytes per second, of memory far larger than caches; only Bench::peaks() has it
+    double bf16_dot = 0, f32_fma = 0;  // fastest unit for bf16 and for f32; 0: none
+    double memory = 0;  // bytes per second from memory beyond the caches; only Bench::peaks() measures it
 };
 Peaks measure_peaks(Context& context);
 
@@ -85,8 +85,8 @@ public:
 private:
     // Bytes per second that the threads read of memory in order; that a GPU's copy reads and writes.
     double memory_peak() const;
-    // Sets the times of body(i), which sets out.kernel, and the peak of that kernel's unit measured around
-    // them.
+    // Sets the times of body(i) and the peak of the kernel's unit, measured before and after. body sets
+    // out.kernel.
     void time(Measured& out, smla_dtype operands, const std::function<void(int64_t)>& body);
     std::vector<std::unique_ptr<Recording>> record(const ModelStep& step, const StepPlan& plan,
                                                    Workspace workspace, Tensor& input,

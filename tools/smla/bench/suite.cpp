@@ -10,8 +10,8 @@ namespace {
 constexpr const char* kQuick[] = {"decode b1 sq1 H128 K2048", "decode V4 b2 sq2 H64 K128+512",
                                   "T1 N131072 k2048"};
 
-// Peers: FlashMLA of September 2026 in its own test cases, DeepGEMM 54e2261 in its own, torch.topk of
-// PyTorch 2.11. Kernels round as the peers do.
+// Peers: FlashMLA of September 2026 and DeepGEMM 54e2261, each in the cases of its tests, and torch.topk of
+// PyTorch 2.11. Kernels round like the peers.
 class Suite {
 public:
     void decode(int64_t requests, int64_t each, int64_t heads, int64_t rows, double peer_us) {
@@ -54,7 +54,7 @@ public:
         add("score_select", test.name, "DeepGEMM, torch.topk", peer_us,
             [test](Bench& bench) { return bench.score_select(test); });
     }
-    // What a library of matrix products reaches on this GPU, timed as the cases are.
+    // A matrix product by the BLAS of this GPU, which shows its attainable rate; measured like the cases.
     void product(int64_t n) {
         const ProjectCase test{.name = text("bf16 product ", n, " x ", n, " x ", n),
                                .tokens = n,

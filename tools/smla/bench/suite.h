@@ -1,4 +1,4 @@
-// smla bench --suite: cases that have peers, in a fixed order, with the peers' times.
+// smla bench --suite: cases with measured times of peers, in a fixed order.
 #pragma once
 
 #include "measure.h"
@@ -6,7 +6,7 @@
 namespace smla::cli {
 
 struct SuiteCase {
-    std::string stage, name, peer;  // no peer: ""
+    std::string stage, name, peer;  // peer: "" if there is none
     double peer_us;
     std::function<Measured(Bench&)> run;
 };

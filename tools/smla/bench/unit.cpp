@@ -22,9 +22,9 @@ constexpr Unit kUnits[] = {
 constexpr const Unit &kAmx = kUnits[0], &kDot = kUnits[1], &kWide = kUnits[2], &kNarrow = kUnits[3],
                      &kWgmmaE4m3 = kUnits[4], &kWgmma = kUnits[5], &kMma = kUnits[6];
 
-// The first row whose unit is on this machine decides. narrow: only where operands have at most 16 bits.
+// The first row whose unit this machine has applies. narrow: only if operands have at most 16 bits.
 struct Use {
-    const char* kernel;  // how its name begins
+    const char* kernel;  // prefix of the kernel's name
     const Unit& unit;
     bool e4m3 = false, narrow = false;
 };

@@ -27,16 +27,16 @@ struct Options {
     bool mtp = false;
 };
 
-// How many requests fit. Every GPU of a tensor-parallel group holds all keys of its group's requests, because
-// latent caches have one head; decode-context parallelism divides the tokens of a request among `dcp` of
-// them. A window and a compressor's state are not divided. Data parallelism has `dp` groups with requests of
-// their own.
+// The number of requests that fit. Every GPU of a tensor-parallel group holds all keys of the group's
+// requests, because latent caches have one head; decode-context parallelism divides the tokens of a request
+// among `dcp` of these GPUs. Windows and compressor states are not divided. Data parallelism has `dp` groups
+// with separate requests.
 struct Fit {
-    double memory = 0;  // of a GPU; 0: not given
-    Weights weights;    // of the model
+    double memory = 0;  // bytes of each GPU; 0: not specified
+    Weights weights;    // weights of the model
     double weights_per_gpu = 0;
     double per_request = 0;           // bytes of a request on a GPU, in whole pages
-    std::optional<int64_t> requests;  // of all GPUs
+    std::optional<int64_t> requests;  // on all GPUs together
 };
 
 struct Totals {
@@ -44,7 +44,7 @@ struct Totals {
     double fixed = 0;              // live rows of windows and states, per request
     double per_request = 0;        // bytes_per_token of `context` tokens and the fixed part
     double paged_per_request = 0;  // the same in whole pages, which is what an engine allocates
-    double per_gpu = 0;            // of these on each GPU
+    double per_gpu = 0;            // bytes of these on each GPU
 };
 
 Table cache_table(const AttentionConfig& config, const std::vector<LayerClass>& classes,
@@ -169,7 +169,7 @@ Fit fit(const Options& options, const Totals& totals, int64_t layers) {
     return out;
 }
 
-// The answer, in one sentence, and what it rests on.
+// Returns the answer in one sentence, and its assumptions.
 std::string fit_text(const Fit& fit, const Options& options) {
     const int64_t gpus = options.tp * options.dp;
     const std::string where = gpus == 1 ? "" : text(gpus, " GPUs with ");
@@ -184,16 +184,15 @@ std::string fit_text(const Fit& fit, const Options& options) {
                                               options.context, *fit.requests == 1 ? "fits" : "fit", where,
                                               bytes_text(fit.memory), gpus == 1 ? "" : " each")) +
               "\n";
-    out += fit.weights.total == 0
-               ? text(
-                     "Weights are not counted: --weights-gib gives their size, or --model a checkpoint's "
-                     "folder with ",
-                     "model.safetensors or its index.\n")
-               : text("Weights: ", bytes_text(fit.weights.total), " (", fit.weights.source, "), ",
-                      bytes_text(fit.weights_per_gpu), " on each GPU",
-                      bounded
-                          ? " at least: data parallelism copies all but the experts, whose size is unknown.\n"
-                          : ".\n");
+    out +=
+        fit.weights.total == 0
+            ? "Weights are not counted: --weights-gib specifies their size, or --model a checkpoint's folder "
+              "with "
+              "model.safetensors or its index.\n"
+            : text("Weights: ", bytes_text(fit.weights.total), " (", fit.weights.source, "), ",
+                   bytes_text(fit.weights_per_gpu), " on each GPU",
+                   bounded ? " at least: the size of the experts is unknown; --dp copies all other weights.\n"
+                           : ".\n");
     if (fit.requests && fit.weights_per_gpu > fit.memory) out += "The weights alone do not fit.\n";
     return out + "Activations, CUDA graphs and the CUDA context are not counted.\n\n";
 }
@@ -263,7 +262,7 @@ int capacity(const Tool& tool, const Options& options) {
 void add_capacity(CLI::App& app, Tool& tool) {
     const auto options = std::make_shared<Options>();
     CLI::App* command = tool.command(
-        app, "capacity", "How many requests of a model fit in memory; bytes and FLOPs per token",
+        app, "capacity", "Compute how many requests of a model fit in memory, and bytes and FLOPs per token",
         "  smla capacity --model deepseek-v3.2 --context 128K --memory 80GiB\n"
         "  smla capacity --model deepseek-v3.2 --device H200 --tp 8 --weights-gib 642 --context 128K\n"
         "  smla capacity --model GLM-5.2/ --kv-format bf16 --index-format bf16 --json");
@@ -274,18 +273,18 @@ void add_capacity(CLI::App& app, Tool& tool) {
     command->add_option("--memory", options->memory_gib, "Memory of each GPU: 80GiB, 80GB, 80 (GiB)")
         ->transform(memory_size(kMostGib));
     command->add_option("--device", options->device,
-                        "GPU whose memory counts without --memory: " + joined(device_products()));
+                        "GPU that determines the memory if --memory is absent: " + joined(device_products()));
     command
         ->add_option("--weights-gib", options->weights_gib,
-                     "Weights of the whole model, in GiB; default: those of the checkpoint's folder")
+                     "Size of the model's weights in GiB; default: read from the checkpoint's folder")
         ->transform(memory_size(kMostGib));
     const auto parallel = [&](const char* name, int64_t& value, const char* about) {
         command->add_option(name, value, about)->check(whole_number(1, 1 << 16))->capture_default_str();
     };
     parallel("--tp", options->tp, "Tensor parallelism: divides weights; each GPU holds the whole cache");
-    parallel("--dp", options->dp, "Data parallelism: groups of GPUs, each with requests of its own");
+    parallel("--dp", options->dp, "Data parallelism: number of groups of GPUs, each with separate requests");
     parallel("--dcp", options->dcp,
-             "Decode-context parallelism: divides the tokens of a request; divides --tp");
+             "Decode-context parallelism: divides the tokens of a request; must be a divisor of --tp");
     command->add_option("--batch", options->batch, "Requests")
         ->transform(token_count(1, int64_t(1) << 31))
         ->capture_default_str();

@@ -38,10 +38,10 @@ struct ContextOptions {
     void add(CLI::App& command);
     // Points into this object. Without --engine, --device or a required kernel selects the engine.
     smla_context_args args() const;
-    // Where nothing selects an engine: the GPU if there is one. Options and variables that only concern the
-    // CPU (--isa, --threads) select the CPU.
+    // Selects the GPU if there is one and nothing selects an engine. Options and variables that only concern
+    // the CPU (--isa, --threads) select the CPU.
     smla_context_args args_here() const;
-    Context create(const Tool& tool) const;  // reports where it runs
+    Context create(const Tool& tool) const;  // also reports the engine
 };
 
 }  // namespace smla::cli

@@ -10,8 +10,8 @@ namespace smla::cli {
 
 std::vector<std::string> device_products();  // "A100", ...
 bool is_product(const std::string& name);
-std::string products_of(const std::string& capability);  // "H100, H200, H20" of "sm_90"
-// Any case. Throws an error of the option that lists the names.
+std::string products_of(const std::string& capability);  // "H100, H200, H20" for "sm_90"
+// Parses a value in upper or lower case. Throws an error that names the option and lists the valid names.
 DeviceInfo parse_device(const std::string& option, const std::string& name);
 
 }  // namespace smla::cli

@@ -15,7 +15,7 @@ std::string huge_pages();    // "always", "madvise", "never" or "unknown"
 std::string compiler();      // "gcc 12.2.0"
 std::string build_type();    // "optimised", "debug"
 
-// Why the CUDA engine cannot run here; empty: it can.
+// Returns why the CUDA engine cannot run here; empty if it can.
 std::string why_no_gpu();
 // {"devices": [...]}, the GPUs that the CUDA engine runs on; or {"why_none": text}.
 Document gpu_facts();

@@ -23,8 +23,8 @@ LayerClass layer_class(const AttentionConfig& config, int64_t layer);  // of thi
 // The classes of layers [0, layers); those of linear attention are left out.
 std::vector<LayerClass> layer_classes(const AttentionConfig& config, int64_t layers);
 
-// The layer whose dimensions describe the model to a backend: the first that attends to selected keys,
-// because it has every dimension that other layers have. Without such a layer: 0.
+// Returns the layer whose dimensions describe the model to a backend: the first layer that attends to
+// selected keys, because it has all dimensions of the other layers. Returns 0 if there is no such layer.
 int64_t telling_layer(const AttentionConfig& config);
 
 // Formats by name; "auto" is the first format that serves a model of these dimensions.

@@ -22,8 +22,8 @@ constexpr const char* kGlm5 = R"({
     "rms_norm_eps": 1e-05, "attention_bias": false, "rope_parameters": {"rope_theta": 1000000,
     "rope_type": "default"}})";
 
-// The members of config.json that the library reads. Source: the models' folders on Hugging Face, in
-// deepseek-ai and zai-org.
+// The members of config.json that the library reads, from the model pages of deepseek-ai and zai-org on
+// Hugging Face.
 constexpr Published kPublished[] = {{"deepseek-v3.2", R"({
     "model_type": "deepseek_v32", "hidden_size": 7168, "num_hidden_layers": 61,
     "num_nextn_predict_layers": 1, "num_attention_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512,

@@ -148,7 +148,7 @@ constexpr Unit kTokenUnits[] = {{"k", kKi}, {"m", kMi}};
 constexpr Unit kMemoryUnits[] = {{"", kGi},  {"mib", kMi}, {"gib", kGi}, {"tib", kTi}, {"m", kMi},
                                  {"g", kGi}, {"t", kTi},   {"mb", 1e6},  {"gb", 1e9},  {"tb", 1e12}};
 
-// Splits "80GiB" into 80 and the size of its unit; NaN if it is no such number.
+// Splits "80GiB" into 80 and the size of its unit. Returns NaN if the text has another form.
 std::pair<double, double> with_unit(const std::string& value, std::span<const Unit> units) {
     double number = 0;
     const char* end = value.data() + value.size();

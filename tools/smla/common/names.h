@@ -15,7 +15,7 @@ std::string version_text();  // "smla 0.1.0"
 
 // The candidate that `word` is probably a misspelling of; empty: none is near.
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
-// "; did you mean NAME?", or nothing.
+// Returns "; did you mean NAME?" for a similar name, or "".
 std::string suggestion(const std::string& word, const std::vector<std::string>& candidates);
 std::string lower_case(std::string word);
 std::string joined(const std::vector<std::string>& words, const char* separator = ", ");
@@ -31,9 +31,9 @@ Stage parse_stage(const std::string& option, const std::string& name);
 
 // Checks an option's value: a whole number within [low, high].
 CLI::Validator whole_number(int64_t low, int64_t high);
-// A whole number that may end in K or M: 128K is 131072. The option gets the plain number.
+// Accepts a whole number that may end in K or M: 128K is 131072. The option gets the number.
 CLI::Validator token_count(int64_t low, int64_t high);
-// An amount of memory: 80GiB, 80GB, 512MiB; without a unit GiB. The option gets GiB.
+// Accepts an amount of memory: 80GiB, 80GB, 512MiB, or a number of GiB. The option gets the number of GiB.
 CLI::Validator memory_size(double high);
 // A number above 0, at most `high`.
 CLI::Validator positive_number(double high);

@@ -38,8 +38,8 @@ public:
     void print(const std::string& text) const;
     // One or the other on stdout, as --json says; the document also into the file `save`, if one is named.
     void print(const Document& document, const std::string& text, const std::string& save) const;
-    // What a command runs on: the member "runs_on" of its document. note_it: also a line on stderr, unless
-    // --json is given.
+    // Sets the member "runs_on" of the document. note_it: also print a line on stderr, unless --json is
+    // given.
     void runs_on(const std::string& description, bool note_it) const;
     // A line on stderr, with --json too.
     void note(const std::string& line) const;

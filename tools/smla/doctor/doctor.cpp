@@ -205,7 +205,7 @@ int doctor(const Tool& tool, const Options& options) {
 void add_doctor(CLI::App& app, Tool& tool) {
     const auto options = std::make_shared<Options>();
     CLI::App* command =
-        tool.command(app, "doctor", "What this machine has, which engines run on it, and a self-test",
+        tool.command(app, "doctor", "Show this machine's hardware and engines, and run a self-test",
                      "  smla doctor\n  smla doctor --isa avx2\n  smla doctor --json");
     command->add_flag("--no-self-test", options->no_self_test, "Show facts only");
     options->context.add(*command);

@@ -159,7 +159,7 @@ constexpr const char* kExamples =
     "  smla explain --stage score --columns 128K --index-format index_mxfp4_68 --queries e2m1\n"
     "  smla explain --model deepseek-v4-flash --device PRO-6000 --kv-dtype fp8";
 
-// Rejects options that the question does not read.
+// Rejects options that the requested explanation does not use.
 void refuse_unread(const CLI::App& command, bool stage, bool named_device) {
     for (const CLI::Option* option : command.get_options()) {
         const std::string name = option->get_name();
@@ -175,12 +175,12 @@ void refuse_unread(const CLI::App& command, bool stage, bool named_device) {
     }
 }
 
-// What to ask for, where nothing was asked.
+// Shown if neither --model nor --stage is given.
 constexpr const char* kGuide =
-    "smla explain answers one of these questions:\n"
+    "smla explain shows one of the following:\n"
     "  --model MODEL                the kernel that runs each stage of a decode step of the model's layers\n"
     "  --model MODEL --device H200  the attention backend that serves the model on that device\n"
-    "  --stage NAME                 one call of a stage; --heads, --width, --kv-format ... describe it\n"
+    "  --stage NAME                 the kernel for one call, described by --heads, --width, --kv-format ...\n"
     "\nExamples:\n";
 
 }  // namespace
@@ -188,10 +188,10 @@ constexpr const char* kGuide =
 void add_explain(CLI::App& app, Tool& tool) {
     const auto options = std::make_shared<Options>();
     CLI::App* command =
-        tool.command(app, "explain", "Which kernel runs each stage, and why not the others", kExamples);
+        tool.command(app, "explain", "Show which kernel runs each stage, and why others do not", kExamples);
     command->add_option("--model", options->model, kModelHelp);
     command->add_option("--stage", options->stage,
-                        "A stage: explains one call, described by the options below");
+                        "Explain one call of this stage, described by the options below");
     command->add_option("--layer", options->layer, "Number of the layer; default: one of each kind")
         ->check(whole_number(0, 100000));
     command->add_option("--kv-format", options->kv_format, "auto, or a KV format of smla list formats")
@@ -225,8 +225,8 @@ void add_explain(CLI::App& app, Tool& tool) {
     command->remove_option(command->get_option("--device"));
     command->add_option(
         "--device", options->device,
-        text("With --model: the device whose attention backend is explained: cpu, ",
-             joined(device_products()), " or sm_90 ...; a number: the GPU of the cuda engine"));
+        text("With --model: explain the attention backend on this device: cpu, ", joined(device_products()),
+             " or a compute capability such as sm_90. A number selects a GPU of the cuda engine"));
     tool.action(command, [&tool, options, command] {
         const bool model = !options->model.empty(), stage = !options->stage.empty();
         if (!model && !stage && !tool.json()) std::fputs(text(kGuide, kExamples, "\n\n").c_str(), stderr);

@@ -13,7 +13,7 @@ namespace smla::cli {
 
 namespace {
 
-// A name for people, and the configuration that stands for it.
+// Display name of a model family, and the published model whose configuration represents it.
 constexpr std::pair<const char*, const char*> kModels[] = {{"DeepSeek-V3.2", "deepseek-v3.2"},
                                                            {"GLM-5.x", "glm-5"},
                                                            {"GLM-5.3-Flash", "glm-5.3-flash"},
@@ -102,7 +102,7 @@ Table support_table() {
 Table support_matrix() {
     std::vector<Column> columns{{"device", "device"}};
     for (const auto& [name, published] : kModels) {
-        const std::string_view all = name, vendor = "DeepSeek-";  // left out, so that five columns fit
+        const std::string_view all = name, vendor = "DeepSeek-";  // omitted, so that five columns fit
         columns.push_back({published, std::string(all.substr(all.starts_with(vendor) ? vendor.size() : 0))});
     }
     Table table(columns);

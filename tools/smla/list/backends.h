@@ -8,7 +8,8 @@ namespace smla::cli {
 Table backends_table();
 // One row per model, cache type and device.
 Table support_table();
-// The same for people: one row per device, one column per model, with the cache type auto.
+// Returns the same as a short table for text output: one row per device, one column per model, cache type
+// auto.
 Table support_matrix();
 
 }  // namespace smla::cli

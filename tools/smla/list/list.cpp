@@ -93,7 +93,7 @@ Table kernels() {
     return table;
 }
 
-// Why kernels of the list are missing or cannot run on this machine.
+// Returns the reasons why kernels are not in the list or cannot run on this machine.
 std::string missing_kernels() {
     std::string out;
     if (const std::string why = why_no_gpu(); !why.empty()) out += "cuda: " + why + "\n";
@@ -127,16 +127,17 @@ Table environment_table() {
 }
 
 std::string support_note() {
-    return "Backends for kv_cache_dtype auto; - means none. Other types: smla list support --json, or\n"
-           "smla explain --model MODEL --device DEVICE --kv-dtype TYPE, which gives the reasons.\n";
+    return "The table shows backends for kv_cache_dtype auto; - means none. For other types, use\n"
+           "smla list support --json. For the reasons, use\n"
+           "smla explain --model MODEL --device DEVICE --kv-dtype TYPE.\n";
 }
 
 int list(const Tool& tool, const Options& options) {
     struct Part {
         const char* name;
         Table (*make)();
-        bool is_long = false;       // left out of "all"
-        Table (*text)() = nullptr;  // what people get instead
+        bool is_long = false;       // omitted from "all"
+        Table (*text)() = nullptr;  // table for text output, if it differs from JSON
         std::string (*below)() = nullptr;
     };
     static constexpr Part parts[] = {{"engines", engines},
@@ -170,7 +171,7 @@ int list(const Tool& tool, const Options& options) {
 void add_list(CLI::App& app, Tool& tool) {
     const auto options = std::make_shared<Options>();
     CLI::App* command = tool.command(
-        app, "list", "What this build has: engines, formats, kernels, models, attention backends",
+        app, "list", "List engines, formats, kernels, models and attention backends of this build",
         "  smla list\n  smla list kernels\n  smla list support\n  smla list formats --json");
     command
         ->add_option("what", options->what,

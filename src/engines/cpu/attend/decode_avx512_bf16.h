@@ -1,4 +1,4 @@
-// Cached rows into bf16 words: row-major for the scores, two keys interleaved for the values.
+// Decodes cached rows into words of bf16: row-major for the scores, two keys interleaved for the values.
 #pragma once
 
 #include "engines/cpu/attend/products.h"
@@ -17,7 +17,7 @@ using namespace lanes;
 struct Avx512Bf16 : AttendLanes<lanes::Avx512Bf16, 4, 6> {
     static constexpr int value_words = block.last / 2 * value_vectors * lanes;
     static constexpr bool pads_values = false;
-    static SMLA_INLINE void keep_awake() {}  // the unit that multiplies, while rows are decoded
+    static SMLA_INLINE void keep_awake() {}  // keeps the multiplication unit active while rows are decoded
     // Unpacked pairs hold dims 0-3, 8-11, 16-19, 24-27 in one vector and 4-7, 12-15, 20-23, 28-31 in the
     // next.
     static SMLA_INLINE void store_ordered(float* at, const Vec* v) {

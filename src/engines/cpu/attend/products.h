@@ -7,7 +7,8 @@
 
 namespace smla::cpu_attend {
 
-// Lanes with the shape of the products: `Vectors` of dims by `Heads` are the sums of a value product.
+// Lanes with the shape of the products: a value product has sums for `Vectors` vectors of dims and `Heads`
+// heads.
 template <class Lanes, int Vectors, int Heads>
 struct AttendLanes : Lanes {
     static constexpr int value_vectors = Vectors, value_heads = Heads;

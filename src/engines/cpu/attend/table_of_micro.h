@@ -34,7 +34,7 @@ constexpr void set_score_few(Micro& micro) {
     micro.key_padding_few = Padding;
 }
 
-// KeyTiles: keys that the score kernels multiply at once, for one vector of heads, for two, ...
+// KeyTiles: numbers of keys that the score kernels multiply at once, for one vector of heads, for two, ...
 template <class Isa, int... KeyTiles>
 constexpr Micro micro_of(Decoder (*decoder)(smla_format, int)) {
     Micro micro{};

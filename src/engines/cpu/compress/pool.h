@@ -7,7 +7,7 @@
 
 namespace smla::cpu_compress {
 
-constexpr int64_t kChannels = 8;  // channels are pooled in multiples of it: whole vectors everywhere
+constexpr int64_t kChannels = 8;  // channels are pooled in multiples of 8: whole vectors on every processor
 
 struct Pool {
     const float* const* rows;  // the kv of each row of the window, which its scores follow

@@ -63,7 +63,7 @@ struct ScoreKernel {
     const char* name;
     smla_isa isa;
     int lanes;              // heads are padded to a multiple of it
-    int block;              // heads of a pass, which are packed side by side
+    int block;              // heads of a pass, packed next to each other
     bool bf16_operands;     // else f32
     int tile = kScoreTile;  // keys
     int keys = kScoreKeys;  // in one go, at most: a tile that ends earlier is padded

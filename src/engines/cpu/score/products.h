@@ -1,6 +1,6 @@
-// The tile kernel of score, written once for every instruction set. Lanes are a type of engines/cpu/lanes.h;
-// the f32 or the pairs of bf16 in a word are multiplied by its dot(). score_amx.cpp is the exception: tiles
-// of AMX multiply 16 keys by 16 heads in one instruction.
+// The tile kernel of score as a template for all instruction sets. Lanes is a type of engines/cpu/lanes.h;
+// its dot() multiplies the f32 or the pairs of bf16 in a word. score_amx.cpp does not use the template,
+// because AMX tiles multiply 16 keys by 16 heads in one instruction.
 #pragma once
 
 #include "engines/cpu/lanes.h"
@@ -10,8 +10,8 @@ namespace smla {
 
 namespace {
 
-// Lanes and how many keys are scored in one go, by the number of vectors of heads - 1. There are as many sums
-// as hide the latency of the products and leave registers for the operands.
+// Lanes with the number of keys that are scored at once, indexed by the number of vectors of heads - 1. There
+// are enough sums to hide the latency of the products, and enough registers left for the operands.
 template <class Lanes, int... Keys>
 struct ScoreLanes : Lanes {
     using typename Lanes::Vec;
@@ -19,7 +19,8 @@ struct ScoreLanes : Lanes {
     static constexpr int keys[max_groups] = {Keys...};
     static_assert(((kScoreTile % Keys == 0 && Keys <= kScoreKeys) && ...));
 
-    // Adds the relu'd and weighted products of some heads to a key's sums, one in each lane.
+    // Applies relu and weights to the products of some heads, and adds them to a key's sums, one in each
+    // lane.
     template <int Groups>
     static SMLA_INLINE void weigh(const Vec (&dots)[Groups], const float* w, int heads, bool first,
                                   float* sums) {
@@ -27,13 +28,13 @@ struct ScoreLanes : Lanes {
         SMLA_UNROLL
         for (int g = 0; g < Groups; ++g) {
             const Vec more = Lanes::fma(Lanes::relu(dots[g]), Lanes::load(w + g * Lanes::lanes), sum);
-            // Padded heads stay out: zero times an infinite key would be NaN.
+            // Padded heads are excluded, because zero times an infinite key would be NaN.
             sum = g + 1 < Groups ? more
                                  : Lanes::select(Lanes::first_lanes(heads - g * Lanes::lanes), more, sum);
         }
         Lanes::store(sums, sum);
     }
-    // The sums of as many keys as there are lanes.
+    // Returns the totals of as many keys as there are lanes.
     static SMLA_INLINE Vec totals(const float* sums) {
         Vec each[Lanes::lanes];
         SMLA_UNROLL
@@ -42,7 +43,7 @@ struct ScoreLanes : Lanes {
     }
 };
 
-// Nothing to do between the products.
+// A `side` that does nothing between the products.
 struct Nothing {
     static constexpr int steps = 0, words = 0;
     static constexpr bool fetches = false;
@@ -55,11 +56,11 @@ struct HeadPass {
     const uint32_t* q;
     const float* w;
     int heads;
-    bool first;  // of the passes over this tile
+    bool first;  // whether this is the first pass over the tile
 };
 
-// Keys from `j` on; the results join sums[key][lanes]. `side` takes Side::steps steps, one every Side::words
-// words of the row; Side::fetches if it also fetches ahead.
+// Scores the given keys and adds the results to sums[key][lanes]. `side` does Side::steps steps, one for
+// every Side::words words of the row; if Side::fetches, it also prefetches.
 template <class Isa, int Groups, class Side>
 SMLA_INLINE void score_block(const HeadPass& pass, int words, const uint32_t* keys, int stride, float* sums,
                              Side& side) {
@@ -114,8 +115,8 @@ void score_heads(int groups, const HeadPass& pass, const TileQuery& query, const
     score_groups<Isa, Groups>(pass, query, keys, n, ahead, sums, Nothing());
 }
 
-// If Isa::score_and_decode exists, it does the first pass and decodes the next tile, if it can do both at
-// once; else it does nothing.
+// Calls Isa::score_and_decode if it exists. It does the first pass and decodes the next tile, if it can do
+// both at once; otherwise it does nothing.
 template <class Isa>
 bool score_tile(const TileQuery& query, const uint32_t* keys, const float* scales, int n,
                 const TilesAhead& ahead, float* sums, float* logits) {
@@ -142,7 +143,7 @@ SMLA_INLINE typename Isa::Vec load_values(const ValueRow& row, int d) {
     else return Isa::mul(Isa::load_e2m1(row.values + d / 2), Isa::broadcast(lanes::e8m0(row.scales[d / 32])));
 }
 
-// Zeros fill the last vector of a row.
+// Fills the last vector of a row with zeros.
 template <class Isa, ValueBytes Kind>
 void decode_rows(const ValueRow* rows, int n, int width, int stride, float* out) {
     constexpr int kBytes = Kind == ValueBytes::bf16 ? 2 : 1;

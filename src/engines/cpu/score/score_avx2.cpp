@@ -1,5 +1,4 @@
-// score with f32 operands on 8-lane registers. 12 sums, 2 heads and a key are the most that 16 registers
-// hold.
+// score with f32 operands on 8-lane registers. 12 sums, 2 heads and a key are the maximum for 16 registers.
 #include "engines/cpu/lanes_avx2.h"
 #include "engines/cpu/score/products.h"
 

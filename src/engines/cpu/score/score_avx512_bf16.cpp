@@ -22,7 +22,7 @@ struct DecodeE4m3 {
     void start(int first) { row = first; }
     void step(int i) {
         const int j = row + i / 2, half = i % 2;
-        // The table is loaded anew: between the products three registers are free.
+        // The table is loaded again, because only three registers are free between the products.
         lanes::store_words(ahead.out + int64_t(j) * stride + 32 * half,
                            lanes::E4m3Table().decode(_mm512_loadu_si512(
                                ahead.rows[j < ahead.n ? j : ahead.n - 1].values + 64 * half)));
@@ -35,8 +35,9 @@ struct DecodeE4m3 {
 struct Bf16Pairs : ScoreLanes<lanes::Avx512Bf16, 16, 8, 8, 6> {
     static bool score_and_decode(int groups, const HeadPass& pass, const TileQuery& query,
                                  const uint32_t* keys, int n, const TilesAhead& ahead, float* sums) {
-        // 64 heads: with fewer there are more keys per block, and no registers left for their rows and the
-        // decoding. Each block of this tile decodes as many rows of the next, which must not have more.
+        // Only 64 heads: with fewer heads, a block has more keys, and no registers are left for their rows
+        // and the decoder. Each block of this tile decodes as many rows of the next tile, which must not have
+        // more.
         if (groups != 4 || ahead.kind != ValueBytes::e4m3 || ahead.width != 128 || ahead.n == 0 ||
             ahead.n > n)
             return false;

@@ -1,5 +1,5 @@
-// score in the order of the specification: the same bits as the reference. The lanes are vectors of four
-// heads, which every target of this project has in registers.
+// score in the order of the specification, with the same bits as the reference. Lanes are vectors of four
+// heads, which fit in registers on every target of this project.
 #include "engines/cpu/lanes_scalar.h"
 #include "engines/cpu/score/products.h"
 
@@ -8,14 +8,14 @@ namespace smla {
 namespace {
 
 struct InOrder : ScoreLanes<lanes::Scalar, 8, 4> {
-    // One sum for each key, head after head.
+    // Computes one sum for each key, in the order of the heads.
     template <int Groups>
     static SMLA_INLINE void weigh(const Vec (&dots)[Groups], const float* w, int heads, bool first,
                                   float* sums) {
         float products[Groups * lanes];
         std::memcpy(products, dots, sizeof products);
         float sum = first ? 0.f : sums[0];
-        for (int h = 0; h < heads; ++h) sum += w[h] * (products[h] <= 0 ? 0.f : products[h]);  // a NaN passes
+        for (int h = 0; h < heads; ++h) sum += w[h] * (products[h] <= 0 ? 0.f : products[h]);  // NaN passes
         sums[0] = sum;
     }
     static SMLA_INLINE Vec totals(const float* sums) {

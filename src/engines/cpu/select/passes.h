@@ -1,6 +1,6 @@
-// The passes of select, written once for the instruction sets whose vectors have compress(); Isa is a type of
-// engines/cpu/lanes.h. select_scalar.cpp is the exception: without such vectors, loops without branches are
-// fastest.
+// The passes of select as templates for instruction sets whose vectors have compress(). Isa is a type of
+// engines/cpu/lanes.h. select_scalar.cpp does not use them, because without such vectors, loops without
+// branches are fastest.
 #pragma once
 
 #include "engines/cpu/lanes.h"
@@ -10,11 +10,11 @@ namespace smla {
 
 namespace {
 
-// If as many of 64 columns pass, compressing beats taking them one by one.
+// If at least this many of 64 columns pass, compressing is faster than storing them one by one.
 template <class Isa>
 constexpr int kDense = 5 * Isa::lanes / 4;
 
-// What passes is noise, one in fifty columns, so there is one branch for 64 of them.
+// About one in fifty columns passes, at random, so there is one branch for 64 columns.
 template <class Isa>
 int64_t filter(const float* values, int64_t n, int32_t first, float floor, float* out, int32_t* columns) {
     const auto least = Isa::broadcast(floor);
@@ -56,7 +56,7 @@ void rank_keys(const float* values, int64_t n, int32_t* keys) {
 template <class Isa>
 int64_t count_keys(const int32_t* keys, int64_t n, int32_t least) {
     const auto bound = Isa::broadcast(least);
-    decltype(Isa::iota(0)) below[4];  // lane by lane; n is far below 2^31
+    decltype(Isa::iota(0)) below[4];  // one count per lane; n is far below 2^31
     for (auto& each : below) each = Isa::broadcast(int32_t(0));
     int64_t i = 0;
     for (; i + 4 * Isa::lanes <= n; i += 4 * Isa::lanes) {

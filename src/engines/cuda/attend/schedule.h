@@ -106,7 +106,7 @@ Best best_schedule(const char* kernel, const smla_attend_args& args, const Env& 
 inline bool has_cache(const smla_attend_source& source) { return source.cache.format != SMLA_FORMAT_NONE; }
 // Whether a kernel has shapes for caches of a format.
 bool has_shape(const char* kernel, smla_format format);
-smla_format first_format(const smla_attend_args& args);   // of the first cache that is present
+smla_format first_format(const smla_attend_args& args);   // format of the first cache that is present
 size_t shared_bytes(int heads, int width, KeyForm keys);  // of one block of the mma kernel
 
 // The most workspace that splits of a call may take. It never shrinks as tokens are added, so that a

@@ -1,18 +1,17 @@
-// Contexts with check_indices: a kernel that finds the first bad integer of a call, before the call, and
+// Kernel for contexts with check_indices: finds the first invalid integer of a call before the call runs, and
 // writes it to the error word (engines/error_word.h).
 //
-// Tile      warps take pieces of 32 units of the lists in turn (index_parts.h).
-// Result    items have numbers, by list, then by place. Each block keeps the lowest number of a bad item by
-// an
-//           atomic maximum of complements, so that zero means none and the result does not depend on the
-//           order of threads. The last block to arrive writes the word and zeroes the number. A word that
-//           nobody has read stays.
-// Grids     depend on shapes alone, so a graph may be replayed with other integers.
-// Limit     latency. A call's lists are a megabyte, which all multiprocessors read in less than 1 us; a
-//           launch, a load from memory and an atomic are 2 us more. So what runs where nothing is wrong is
-//           short: all instructions come from memory once per call (with every value through the rules, the
-//           kernel took 14 us on an H200 before attend of 128 x 2048 rows), a thread loads 16 bytes at once,
-//           and each block asks memory for nothing but its values and its turn.
+// Tile      Warps process pieces of 32 units of the lists in turn (index_parts.h).
+// Result    Items are numbered by list, then by position. Each block stores the lowest number of an invalid
+//           item with an atomic maximum of complements. Zero therefore means none, and the result does not
+//           depend on the order of threads. The last block to arrive writes the word and resets the number to
+//           zero. A word that has not been read is not overwritten.
+// Grids     The grid depends only on shapes, so a graph may be replayed with other integers.
+// Limit     Latency. The lists of a call are a megabyte, which all multiprocessors read in less than 1 us; a
+//           launch, a load from memory and an atomic take 2 us more. The path without invalid values is
+//           therefore short, because all instructions come from memory once per call; if every value passed
+//           through the rules, the kernel would take 14 us on an H200 before attend of 128 x 2048 rows. A
+//           thread loads 16 bytes at once, and each block accesses memory only for its values and its turn.
 #include "engines/cuda/common/index_parts.h"
 #include "engines/cuda/common/jobs.h"
 #include "engines/cuda/common/launch.cuh"
@@ -38,7 +37,7 @@ struct IndexCheck {
     ListParts parts;
 };
 
-// Out of line, as only bad values need it.
+// Not inlined, because only invalid values need it.
 __device__ __noinline__ void write_word(const IndexCheck& check, unsigned long long number) {
     const int64_t item = int64_t(number & ((1ull << kItemBits) - 1));
     const Finding found = examine(check.scan.lists[number >> kItemBits], item);
@@ -54,13 +53,13 @@ __global__ void __launch_bounds__(kThreads) check_kernel(const __grid_constant__
     if (found)
         atomicMax(&place->first, ~((unsigned long long)bad.list << kItemBits | (unsigned long long)bad.item));
     const bool any = __syncthreads_or(found);
-    if (threadIdx.x != 0 || (gridDim.x == 1 && !any)) return;  // alone, a block need not ask for its turn
-    if (any) __threadfence();                                  // after this block's numbers
+    if (threadIdx.x != 0 || (gridDim.x == 1 && !any)) return;  // a single block does not need a turn
+    if (any) __threadfence();                                  // after writing this block's numbers
     const unsigned before = atomicAdd(&place->arrived, any ? kFound + 1 : 1);
     if (before % kFound != gridDim.x - 1) return;
     place->arrived = 0;
     if (!any && before < kFound) return;
-    __threadfence();  // before the other blocks' numbers are read
+    __threadfence();  // before reading the other blocks' numbers
     write_word(check, ~atomicExch(&place->first, 0));
 }
 
@@ -71,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) check_kernel(const __grid_constant__
 void note_bad_value_on_gpu(const IndexScan& scan, Stage stage, const Env& env) {
     using namespace cuda;
     const ListParts parts = parts_of(scan);
-    // A warp takes two pieces or more: one block alone has nobody to agree with.
+    // A warp processes at least two pieces: a single block needs no synchronization with others.
     const int64_t wanted = ceil_div(parts.pieces, int64_t(2 * kThreads / 32)),
                   most = int64_t(env.device->facts().multiprocessors) * kBlocksPerMultiprocessor;
     launch_early(check_kernel, std::min({wanted, most, int64_t(kFound - 1)}), kThreads, 0, env,

@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ M
     put_totals(p, token, found, length);
 }
 
-// How many pools there are up to the last one listed; the same in all threads of the block.
+// Returns the number of pools up to the last listed one; the same value in all threads of the block.
 __device__ int64_t listed_pools(const MapParams& p, int64_t token, int64_t limit) {
     __shared__ int last;
     int own = 0;

@@ -51,7 +51,7 @@ struct SelectKernel {
     Support (*supports)(const SelectInput& input, int64_t k, const Env& env);
     // Bytes beyond the workspace's header with which rows can be split over blocks.
     size_t (*scratch)(int64_t tokens, int64_t columns, const Env& env) = no_scratch;
-    // `scratch`: null: no row is split.
+    // `scratch` is null if no row is split.
     void (*run)(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env);
 };
 

@@ -50,7 +50,7 @@ constexpr uint32_t kQueriesAt = offsetof(Smem, queries), kKeysAt = offsetof(Smem
                    kQueriesFullAt = offsetof(Smem, queries_full), kPassDoneAt = offsetof(Smem, pass_done),
                    kQueryFactorAt = offsetof(Smem, query_factor),
                    kOutOfRangeAt = offsetof(Smem, out_of_range);
-// mbarriers of a half of a stage of keys, and of the rope columns of tile `tile`.
+// Addresses of the mbarriers for one half of a stage of keys, and for the rope columns of tile `tile`.
 __device__ inline uint32_t keys_full(uint32_t base, uint32_t stage, uint32_t half) {
     return base + uint32_t(offsetof(Smem, keys_full)) + 16 * stage + 8 * half;
 }

@@ -1,4 +1,5 @@
-// What both attend kernels for Hopper share: the tasks of a grid, their key tiles, and where keys lie.
+// Common parts of both attend kernels for Hopper: the tasks of a grid, their key tiles, and addresses of
+// keys.
 #pragma once
 
 #include "engines/cuda/attend/tile_scheduler.cuh"
@@ -8,33 +9,33 @@
 
 namespace smla::cuda_attend::sm90 {
 
-constexpr int kKeys = 64;   // of a tile of the row list
-constexpr int kHeads = 64;  // of a block
+constexpr int kKeys = 64;   // keys of a tile of the row list
+constexpr int kHeads = 64;  // heads of a block
 constexpr int kWarpgroup = 128;
 
-// Where 16-byte chunk `chunk` of row `row` of a tile lies.
+// Returns the byte offset of 16-byte chunk `chunk` of row `row` in a tile.
 __device__ inline uint32_t chunk_at(uint32_t row, uint32_t chunk) {
     return row * 128 + ((chunk ^ (row & 7)) << 4);
 }
 
 // Tasks of a persistent grid: (token, split, group of 64 * Cluster heads), groups fastest.
 struct Tasks {
-    int count = 0;   // of the whole call
-    int blocks = 0;  // of the grid that walk through them
+    int count = 0;   // tasks of the call
+    int blocks = 0;  // blocks of the grid that process them
     Divisor head_tiles, by_splits;
     Partials partials;
 
     __host__ __device__ int splits() const { return int(by_splits.by); }
 };
 
-constexpr uint32_t kHole = ~0u;  // the place of a hole, or of a row past the end of the list
+constexpr uint32_t kHole = ~0u;  // place of a masked entry (-1) or of a row past the end of the list
 
-// How caches are addressed: a record lies 16 * (page * page_16 + token * row_16) bytes behind `data`.
+// Addressing of a cache: a record begins 16 * (page * page_16 + token * row_16) bytes after `data`.
 struct KeySource {
     const char* data = nullptr;
     uint32_t page_16 = 0, row_16 = 0;
 };
-// Place of a record in units of 16 bytes, or kHole.
+// Returns the place of a record in units of 16 bytes, or kHole.
 __device__ inline uint32_t record_place(const Source& source, const KeySource& keys, int row) {
     const uint32_t page = source.page_rows.quotient(uint32_t(row)),
                    token = uint32_t(row) - page * source.page_rows.by;
@@ -56,8 +57,8 @@ struct Task {
     }
 };
 
-// Key tiles [first, end) of a task: those of the primary list, then those of the extra list. At least one: a
-// task without keys has a tile of holes.
+// Key tiles [first, end) of a task: the tiles of the primary list, then the tiles of the extra list. There is
+// at least one: a task without keys has one tile of masked entries.
 struct TileRange {
     int first, end, primary;  // primary: number of tiles of the whole primary list
 
@@ -80,7 +81,7 @@ private:
     }
 };
 
-// Blocks of 64 heads or, with clusters of two blocks, 128.
+// Launches blocks of 64 heads or, with clusters of two blocks, 128 heads.
 void launch(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
             const KeySources& keys, const Env& env);
 

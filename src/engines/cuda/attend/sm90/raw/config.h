@@ -25,8 +25,8 @@ struct Shape {
     static constexpr int consumers = kWarpgroup * groups, threads = consumers + 32 * kProducerWarps;
     static constexpr int resident = groups == 1 ? 2 : 1;
     static constexpr int stages = tile_groups == 1 ? 2 : heads == 16 ? 4 : 3;  // as many as there is room for
-    // mbarriers that tell of records. A waiter sees only the parity of a phase, so each mbarrier has one
-    // consumer warpgroup, which waits for every phase.
+    // mbarriers that signal the arrival of records. A waiter sees only the parity of a phase, so each
+    // mbarrier belongs to one consumer warpgroup, which waits for every phase.
     static constexpr int fulls = stages % tile_groups == 0 ? stages : stages * tile_groups;
     static_assert(fulls % tile_groups == 0 && fulls % stages == 0);
     // Registers per consumer and producer thread; both start with 128 or, with two warpgroups, 168.
@@ -46,7 +46,8 @@ struct Shape {
     static constexpr int pairs = heads / 8;  // of heads, per lane: its share of 16 columns
 };
 
-// log2 of the weight of the peak. f16 has nothing below 2^-24, so weights down to 2^-31 of the peak count.
+// log2 of the weight of the peak. f16 represents values down to 2^-24, so weights down to 2^-31 of the peak
+// are nonzero.
 constexpr float kPeakWeightLog2 = 7;
 // Scales that f16 weights are multiplied with, and 0. Weights are below 2^15, and that of the peak, 2^7 and
 // more, keeps 14 bits.
@@ -75,7 +76,7 @@ struct Smem {
                  [Shape::largest_in_shared ? Shape::consumers : 1];
 };
 
-// Offsets in GroupSmem::heads: of a head's unit, and of its peak from there.
+// Offsets in GroupSmem::heads: the unit of a head, and its peak relative to the unit.
 constexpr uint32_t offset_of_head(uint32_t head) { return head / 2 * 16 + head % 2 * 4; }
 constexpr uint32_t kPeakAfterUnit = 8;
 template <class Shape>

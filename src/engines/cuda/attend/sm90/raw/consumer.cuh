@@ -7,11 +7,11 @@
 
 namespace smla::cuda_attend::sm90::raw {
 
-// A tile of a consumer warpgroup.
+// A key tile of a consumer warpgroup.
 struct Tile {
     uint32_t turn;   // its number among the tiles of the warpgroup
-    uint32_t stage;  // of its records
-    uint32_t at;     // byte offset of the stage from the first one
+    uint32_t stage;  // stage that contains its records
+    uint32_t at;     // byte offset of this stage from the first stage
 };
 
 // Warp w has keys 16 w and on of a tile for scores, and columns 16 w and on of each 64 for values.

@@ -29,7 +29,7 @@ public:
         if (Shape::tile_groups > 1) join();
         if (tasks_.splits() > 1) return store_split();
         if (Shape::tile_groups == 1) store_sums();
-        wait();  // and nobody reads records any received
+        wait();  // all threads have finished reading records
         if (writes_statistics())
             cuda::store_shared(factors() + 4 * thread(), store_head_statistics(uint32_t(thread())));
         if (Shape::groups > 1) return store_pairs();
@@ -77,7 +77,7 @@ private:
     // groups of 64, adds the other's sums to them and hands over its own sums of the other half.
     __device__ void join() const {
         store_sums();
-        wait();  // peaks and sums of both are there, and nobody reads records any received
+        wait();  // peaks and sums of both groups are stored, and all threads have finished reading records
         const bool second = consumer_.group() == 1;
         const uint32_t at = rows_ + 16 * uint32_t(thread()), sent_at = second ? 0 : kJoined,
                        received_at = kJoined - sent_at;
@@ -124,7 +124,7 @@ private:
         const float first = peak_of(in_block, 0);
         return Shape::tile_groups == 1 ? first : cuda::max_nan(first, peak_of(in_block, 1));
     }
-    // exp2(peak of a warpgroup - joined peak), the factor of its sums for a head.
+    // Returns exp2(peak of a warpgroup - joined peak), the factor for its sums of a head.
     __device__ float rescale_to_joined_peak(uint32_t in_block, uint32_t group) const {
         if (Shape::tile_groups == 1) return 1;
         return cuda::exp2_fast(peak_of(in_block, group) - joined_peak(in_block));
@@ -205,7 +205,7 @@ private:
                          head_statistics.any != 0 ? head_statistics.largest2 * kLn2 : -INFINITY);
         return totals.factor == 0 ? 0 : totals.factor * cache_scale();
     }
-    // The scale of the multiplied values; 1 if the weights contain the scales.
+    // Returns the scale of the multiplied values, or 1 if the weights contain the scales.
     __device__ float cache_scale() const {
         return Shape::scaled ? 1.f : args_.sources[0].cache.tensor_scale();
     }

@@ -16,8 +16,8 @@ class Queries {
     static constexpr int kWarps = kWarpgroup / 32 * Shape::tile_groups;
 
 public:
-    // to: shared address of the queries. group: that of the first consumer warpgroup which uses them.
-    // scale_log2: softmax scale times log2(e).
+    // to: shared address of the queries. group: shared address of the first consumer warpgroup that uses
+    // them. scale_log2: softmax scale times log2(e).
     __device__ Queries(const Arguments& args, uint32_t to, uint32_t group, int token, int head,
                        float scale_log2)
         : args_(args), to_(to), group_(group), token_(token), head_(head), scale_log2_(scale_log2) {}
