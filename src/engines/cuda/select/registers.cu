@@ -257,8 +257,12 @@ __device__ void put_winners(const RegisterSelect& task, const TokenOutput& of_to
     }
 }
 
+// Blocks of a multiprocessor. With 16-bit scores, three of 512 threads spill.
+template <class Score, class Hold>
+constexpr int kResident = sizeof(Score) == 2 && Hold::kThreads == 512 ? 2 : Hold::kBlocks;
+
 template <class Score, class Hold, bool Rows>
-__global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks)
+__global__ void __launch_bounds__(Hold::kThreads, kResident<Score, Hold>)
     select_by_registers(const GridOrder order, const __grid_constant__ RegisterSelect task) {
     extern __shared__ __align__(16) char memory[];
     if (!order.start()) return;
