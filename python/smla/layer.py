@@ -67,6 +67,7 @@ class Layer(Shared):
 
     _instead = "open it again with from_pretrained or from_tensors"
     context: Context
+    _groups: frozenset[str]
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise invalid("Layer", "a call of the class", "Layer.from_pretrained or Layer.from_tensors")
