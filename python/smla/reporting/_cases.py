@@ -55,11 +55,11 @@ def steps(rows):
     for row in rows:
         if row.get("part") and row["stage"] != "sum" and row["case"] in found:
             whole, stages = found[row["case"]]
-            if row["ms"] >= 0.04 * whole["ms"]:
-                stages[row["stage"]] = stages.get(row["stage"], 0) + row["ms"]
+            name = row["stage"] if row["ms"] >= 0.04 * whole["ms"] else "other"
+            stages[name] = stages.get(name, 0) + row["ms"]
     for whole, stages in found.values():
-        if (other := whole["ms"] - sum(stages.values())) > 0:
-            stages["other"] = other
+        if (between := whole["ms"] - sum(stages.values())) > 0:
+            stages["other"] = stages.get("other", 0) + between
     return found
 
 
