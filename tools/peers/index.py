@@ -104,23 +104,20 @@ class _Indexer:
         batch = self.table.shape[0]
         q = self.q.view(batch, self.next_n, self.heads, CHANNELS)
         parts = gemm.get_num_sms() // (2 if self.next_n == 4 else 1)
-        context = (
-            self.context[:, -1].contiguous() if clean else self.context
-        )  # with clean logits, DeepGEMM expects one length per request
-        schedule = gemm.get_paged_mqa_logits_metadata(context, PAGE, parts)
+        schedule = gemm.get_paged_mqa_logits_metadata(self.context, PAGE, parts)
         cache = self.cache.view(-1, PAGE, 1, RECORD)
         return lambda: gemm.fp8_fp4_paged_mqa_logits(
-            (q, None), cache, self.w, context, self.table, schedule, self.columns, clean
+            (q, None), cache, self.w, self.context, self.table, schedule, self.columns, clean
         )
 
-    def score(self, precision, logits=None):
+    def score(self, precision, logits=None, fill=False):
         return smla.score(
             self.q,
             self.w,
             self.keys,
             self.ends,
             columns=self.columns,
-            fill=False,
+            fill=fill,
             precision=precision,
             logits=logits,
             **self.where,
@@ -175,23 +172,9 @@ def score(inputs, gemm, row):
     indexer = _Indexer(inputs, row)
     clean = row.get("clean", False)
     logits = torch.empty(indexer.tokens, indexer.columns, device=inputs.device)
-    if clean:
 
-        def ours():
-            return smla.score(
-                indexer.q,
-                indexer.w,
-                indexer.keys,
-                indexer.ends,
-                columns=indexer.columns,
-                precision=row["precision"],
-                logits=logits,
-                **indexer.where,
-            )
-    else:
-
-        def ours():
-            return indexer.score(row["precision"], logits)
+    def ours():
+        return indexer.score(row["precision"], logits, fill=bool(clean))
 
     return Pair(indexer.peer_scores(gemm, clean), ours, indexer.check_scores)
 
