@@ -1,5 +1,5 @@
-/* Sparse attention from C: one token, one head, three listed rows of which one is a hole. Checks the result
- * itself. */
+/* Sparse attention from C, with one token, one head and three list entries, one of which is masked. Checks
+ * the result. */
 #include <smla/smla.h>
 
 #include <math.h>
@@ -39,7 +39,7 @@ int main(void) {
     const double e0 = exp(0.5 * (0.5 * 1 - 0.5 * 2)), e1 = exp(0.5 * (0.25 * 3 + 1));
     for (int d = 0; d < 4; ++d) {
         const double wanted = (e0 * keys[0][d] + e1 * keys[1][d]) / (e0 + e1);
-        /* f32: a handful of roundings of values below 3 */
+        /* a few f32 roundings of values below 3 */
         if (!(fabs(out[d] - wanted) < 3 * 16 * 0x1p-24)) wrong = 1;
     }
     if (!(fabs(lse - log(e0 + e1)) < 1e-6)) wrong = 1;

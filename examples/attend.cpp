@@ -1,5 +1,5 @@
-// Sparse attention from C++ over an fp8 cache: tokens are written, two of them are listed, one query attends
-// to them. Checks the result itself, and that a wrong call is refused.
+// Sparse attention from C++ over an fp8 cache: writes tokens, and attends to two of them with one query.
+// Checks the result, and that an invalid call throws an error.
 #include <smla/smla.hpp>
 
 #include <cmath>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kTokens = 100, kHeads = 2, kWidth = 576, kValues = 512;
 
-// softmax(scale * q . k) over the two listed keys, in double.
+// Returns channel d of softmax(scale * q . k) V over the two listed rows, in double.
 double expected(const std::vector<float>& q, const std::vector<float>& kv, int64_t first, int64_t second,
                 double scale, int64_t head, int64_t d) {
     double dot[2] = {0, 0};
@@ -24,17 +24,17 @@ double expected(const std::vector<float>& q, const std::vector<float>& kv, int64
 }
 
 int run() {
-    // Multiples of 1/4 that e4m3 holds exactly, so the answer is that of the plain values.
+    // e4m3 represents these multiples of 1/4 exactly, so the result equals that of unquantized values.
     std::vector<float> kv(kTokens * kWidth), q(kHeads * kWidth), out(kHeads * kValues), lse(kHeads);
     for (size_t i = 0; i < kv.size(); ++i) kv[i] = float(int(i * 7919 % 15) - 7) / 4;
     for (size_t i = 0; i < q.size(); ++i) q[i] = float(int(i * 104729 % 15) - 7) / 4;
     std::vector<int64_t> slots(kTokens);
-    for (int64_t t = 0; t < kTokens; ++t) slots[size_t(t)] = kTokens - 1 - t;  // any order will do
+    for (int64_t t = 0; t < kTokens; ++t) slots[size_t(t)] = kTokens - 1 - t;  // in any order
 
     // [README.begin]
     smla::Context context;
 
-    smla_write_args write{};  // kv [100,576] into two pages of DeepSeek-V3.2's fp8 records
+    smla_write_args write{};  // writes kv [100,576] to two pages of DeepSeek-V3.2's fp8 records
     write.cache = smla::cache(nullptr, SMLA_FP8_656, /*pages*/ 2, /*page_tokens*/ 64);
     std::vector<char> pages(smla::cache_bytes(write.cache));
     write.cache.data = pages.data();
@@ -42,7 +42,7 @@ int run() {
     write.slots = smla::tensor(slots);
     context.write_kv(write);
 
-    const std::vector<int32_t> rows{3, -1, 42};  // the rows to attend to; a negative one is a hole
+    const std::vector<int32_t> rows{3, -1, 42};  // rows to attend to; negative entries are masked
     smla_attend_args attend{};
     attend.softmax_scale = 0.05;
     attend.q = smla::tensor(q, {1, 2, 576});  // one token, two heads
@@ -50,7 +50,7 @@ int run() {
     attend.primary.rows = smla::tensor(rows, {1, 3});
     attend.out = smla::tensor(out, {1, 2, 512});
     attend.lse = smla::tensor(lse, {1, 2});
-    context.attend(attend);  // throws smla::Error: field, got, wanted
+    context.attend(attend);  // throws smla::Error with field, got and wanted
     // [README.end]
 
     double worst = 0;
@@ -58,9 +58,9 @@ int run() {
         for (int64_t d = 0; d < kValues; ++d)
             worst = std::fmax(worst, std::fabs(double(out[size_t(h * kValues + d)]) -
                                                expected(q, kv, slots[3], slots[42], 0.05, h, d)));
-    // Keys and dot products are exact (multiples of 1/16 below 2^20), so f32 rounds only in scale * dot, of
-    // at most 89: 2 * 89 * 2^-24 in an exponent, a quarter of it in a weight, times 3.5 between two values;
-    // exp adds less.
+    // Keys and dot products are exact (multiples of 1/16 below 2^20), so f32 rounds only scale * dot, which
+    // is at most 89. The error is 2 * 89 * 2^-24 in an exponent, a quarter of that in a weight, times the
+    // distance of two values (3.5). The error of exp is smaller.
     const bool right = worst < 2 * 3.5 / 4 * 2 * 89 * 0x1p-24;
     std::printf("%s: largest error %.1e: %s\n", context.description().c_str(), worst, right ? "ok" : "WRONG");
 
@@ -68,7 +68,7 @@ int run() {
         attend.softmax_scale = -1;
         context.attend(attend);
     } catch (const smla::Error& error) {
-        std::printf("refused: %s\n", error.what());
+        std::printf("expected error: %s\n", error.what());
         return right && error.field.find("softmax_scale") != std::string::npos ? 0 : 1;
     }
     return 1;

@@ -1,7 +1,7 @@
-// A decode step of one attention layer of DeepSeek-V3.2 between its projections: cache the new tokens, select
-// 2048 tokens per request with the indexer, attend to them. On a GPU, where the program is built with CUDA,
-// the step is captured in a CUDA graph once and replayed; elsewhere it runs on the CPU. Every step is checked
-// against the reference engine.
+// Runs decode steps of an attention layer of DeepSeek-V3.2 between its projections: caches the new tokens,
+// selects 2048 tokens per request with the indexer, and attends to them. With a GPU and a build with CUDA,
+// the program captures the step as a CUDA graph and replays it; otherwise the step runs on the CPU. The
+// program compares every step with the reference engine.
 #include <smla/smla.hpp>
 
 #include <algorithm>
@@ -110,7 +110,7 @@ std::vector<float> random_values(int64_t count) {
     return out;
 }
 
-// The same numbers for the step and for the reference.
+// Uploads the same random values to a tensor of the step and of the reference.
 void upload(smla::Tensor DecodeStep::*tensor, int64_t count, DecodeStep& step, DecodeStep& reference,
             smla_stream stream) {
     const std::vector<float> values = random_values(count);
@@ -118,7 +118,7 @@ void upload(smla::Tensor DecodeStep::*tensor, int64_t count, DecodeStep& step, D
     (reference.*tensor).upload(values);
 }
 
-// Requests of these lengths, in pages that are dealt out in turn, and what they have cached so far.
+// Fills the block tables and caches of three requests, whose pages alternate, and returns their lengths.
 std::vector<int32_t> fill(DecodeStep& step, DecodeStep& reference, smla_stream stream) {
     std::vector<int32_t> lengths{2500, 70, 2047}, table(R * PAGES), starts(R + 1);
     for (int r = 0; r < R; ++r) {
@@ -142,13 +142,13 @@ std::vector<int32_t> fill(DecodeStep& step, DecodeStep& reference, smla_stream s
         each->on.write_kv({.head = head, .tail = tail, .slots = rows, .cache = each->kv}, each->scratch);
         each->on.write_index({.hadamard = 1, .head = index, .slots = rows, .cache = each->keys},
                              each->scratch);
-        each->counts.download<int32_t>();  // waits: the tensors of this loop go away
+        each->counts.download<int32_t>();  // waits, because the tensors of this iteration are freed
     }
     return lengths;
 }
 
-// Every selected position scores at least as much as every other one, up to rounding, by the reference's
-// scores. Returns how many were selected.
+// Checks that every selected position scores at least as high as every other one, up to rounding, with the
+// scores of the reference. Returns the number of selected positions.
 int64_t check_selection(DecodeStep& step, DecodeStep& reference, const std::vector<int32_t>& lengths,
                         smla_stream stream) {
     const std::vector<float> logits = reference.logits.download<float>();
@@ -177,7 +177,7 @@ int64_t check_selection(DecodeStep& step, DecodeStep& reference, const std::vect
     return selected;
 }
 
-// Largest error of the step's output relative to its row, against the reference on the same rows.
+// Returns the largest relative error of an output row, compared with the reference on the same cache rows.
 double attention_error(DecodeStep& step, DecodeStep& reference, smla_stream stream) {
     reference.rows.upload(step.rows.download<int32_t>(stream));
     const double magnitude = 0.1 * std::log(40.) + 1;  // YaRN's factor for queries and keys
@@ -204,7 +204,7 @@ int run(const smla::Context& context) {
     DecodeStep step{context}, reference{exact};
     smla_stream stream = nullptr;
     std::function<void()> once = [&] { step.run(); };
-    const char* how = "each step called";
+    const char* how = "without a graph";
 #if DECODE_STEP_HAS_GRAPHS
     cudaStream_t own = nullptr;
     if (context.device_type() == SMLA_CUDA) {
@@ -216,7 +216,7 @@ int run(const smla::Context& context) {
     std::vector<int32_t> lengths = fill(step, reference, stream);
     step.lengths.upload(lengths, stream);
 #if DECODE_STEP_HAS_GRAPHS
-    if (stream) once = captured(step, own), how = "one graph replayed";
+    if (stream) once = captured(step, own), how = "replayed as one graph";
 #endif
     std::printf("%s, %s\n", context.description().c_str(), how);
     for (int i = 0; i < STEPS; ++i) {
@@ -242,7 +242,7 @@ int run(const smla::Context& context) {
     return 0;
 }
 
-// A GPU if the library was built for one and finds it, else this machine's processors.
+// Returns a GPU context if the library has the CUDA engine and finds a GPU, otherwise a CPU context.
 smla::Context gpu_or_cpu() {
     try {
         return smla::Gpu(0);

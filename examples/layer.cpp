@@ -1,9 +1,9 @@
-// An attention layer of a checkpoint on hidden states: layer CHECKPOINT LAYER HIDDEN OUT [CHUNK]
+// Runs an attention layer of a checkpoint on hidden states: layer CHECKPOINT LAYER HIDDEN OUT [CHUNK]
 //   CHECKPOINT  folder with config.json and model.safetensors (or shards)
-//   LAYER       its number
-//   HIDDEN      raw f32 [T,X], as NumPy's tofile() writes; X is the model's hidden size
-//   OUT         the layer's output, raw f32 [T,X]
-//   CHUNK       tokens per step; 0, the default: all at once
+//   LAYER       number of the layer
+//   HIDDEN      file of f32 values [T,X], as written by NumPy's tofile(); X is the model's hidden size
+//   OUT         file for the layer's output, f32 values [T,X]
+//   CHUNK       tokens per step; 0, the default, runs all tokens in one step
 #include <smla/smla.hpp>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ void run(const char* checkpoint, int32_t number, const char* hidden_path, const 
     std::vector<float> hidden = read_floats(hidden_path);
     if (hidden.empty() || int64_t(hidden.size()) % width)
         throw std::runtime_error(std::string(hidden_path) + ": " + std::to_string(hidden.size()) +
-                                 " values, not rows of " + std::to_string(width));
+                                 " values, wanted a multiple of " + std::to_string(width));
     std::vector<float> out(hidden.size());
     const int64_t tokens = int64_t(hidden.size()) / width;
     if (chunk <= 0) chunk = tokens;

@@ -1,5 +1,5 @@
-"""The inner step of DeepSeek-V3.2 on NumPy arrays: write tokens to fp8 caches, let the indexer select some of
-them for each query, attend to those.
+"""Runs sparse attention of DeepSeek-V3.2 on NumPy arrays: writes tokens to fp8 caches, selects some of them
+for each query with the indexer, and attends to the selected tokens.
 
 python examples/python/attend.py
 """
@@ -40,7 +40,7 @@ chosen = smla.select(scores, TOPK)  # the exact best tokens of each query
 attended = smla.attend(q, cache, chosen.indices, softmax_scale=scale)  # .out: [T,H,512]
 # [README.end]
 
-# The same in plain NumPy on the values before they were quantized.
+# Compare with plain NumPy on the unquantized values.
 worst = 0.0
 for t, listed in enumerate(chosen.indices):
     logits = np.maximum(index_q[t] @ index_k.T, 0)

@@ -1,8 +1,8 @@
-"""A decode step of an attention layer of DeepSeek-V3.2 between its projections: cache the new tokens, select
-2048 tokens per request with the indexer, attend to them.
+"""Runs decode steps of an attention layer of DeepSeek-V3.2 between its projections: caches the new tokens,
+selects 2048 tokens per request with the indexer, and attends to them.
 
-NumPy arrays on a CPU. Where PyTorch sees a GPU and the library was built for one: tensors on that GPU, and
-the step is captured in a CUDA graph once and replayed. Every step is checked against the reference engine.
+If PyTorch finds a GPU and the library has the CUDA engine, the step is captured as a CUDA graph and replayed.
+Otherwise it runs on NumPy arrays on the CPU. Every step is compared with the reference engine.
 
     python examples/python/decode_step.py
 """
@@ -108,12 +108,12 @@ def new_inputs():
 
 
 def put(array, values):
-    """New numbers in an array that must stay where it is."""
+    """Writes new values to an array in place."""
     array[...] = values if isinstance(array, np.ndarray) else array.new_tensor(values)
 
 
 def fill(states, lengths):
-    """Pages dealt out in turn, and the tokens that are cached before the first step."""
+    """Fills the block tables with alternating pages, and the caches with the earlier tokens."""
     table = np.arange(PAGES * R, dtype="int32").reshape(PAGES, R).T
     slots = [table[r, np.arange(n) // PAGE] * PAGE + np.arange(n) % PAGE for r, n in enumerate(lengths)]
     slots = np.concatenate(slots).astype("int64")
@@ -128,14 +128,14 @@ def fill(states, lengths):
 
 
 def check(results, exact, x, reference, lengths):
-    """Selection and attention of a step against the reference engine."""
+    """Compares the selection and attention of a step with the reference; returns the largest error."""
     out, _, chosen, rows = (np.asarray(array.cpu() if hasattr(array, "cpu") else array) for array in results)
     for r, length in enumerate(lengths):
         scores, taken = exact[1][r, :length], np.zeros(length, bool)
         taken[chosen[r][chosen[r] >= 0]] = True
         assert taken.sum() == min(length, TOPK)
-        # f32 sums of 64 weighted products of 128 codes: 192 roundings, of sums that may be several times the
-        # result because weights have both signs.
+        # A score is an f32 sum of 64 weighted products of 128 codes, with 192 roundings. Partial sums may be
+        # several times larger than the result, because weights have both signs.
         slack = 8 * 192 * 2**-24 * np.abs(scores).max()
         assert taken.all() or scores[taken].min() >= scores[~taken].max() - slack
     magnitude = 0.1 * np.log(40) + 1  # YaRN's factor for queries and keys
@@ -148,7 +148,7 @@ def check(results, exact, x, reference, lengths):
 
 
 def torch_on_gpu():
-    """PyTorch and a context, if it sees a GPU and the library was built for one."""
+    """Returns PyTorch and a CUDA context, or (None, None) without a GPU, PyTorch or the CUDA engine."""
     if importlib.util.find_spec("torch"):
         import torch
 
@@ -169,7 +169,7 @@ def main():
     fill((state, reference), lengths)
     x = {name: place(values) for name, values in new_inputs().items()}
     replay, results = captured(torch, x, state) if torch else (None, None)
-    print(f"{state.context.description}, {'one graph replayed' if torch else 'each step called'}")
+    print(f"{state.context.description}, {'replayed as one graph' if torch else 'without a graph'}")
     for step in range(STEPS):
         inputs = new_inputs()
         for name, values in inputs.items():

@@ -1,6 +1,6 @@
-"""One layer of DeepSeek Sparse Attention (DeepSeek-V3.2, GLM-5.x) out of smla's stages, on NumPy arrays.
+"""Builds a layer of DeepSeek Sparse Attention (DeepSeek-V3.2, GLM-5.x) from smla's stages, on NumPy arrays.
 
-Two requests: prompts in chunks, then tokens one by one, checked against plain NumPy in float64.
+Runs two requests, with prompts in chunks followed by single tokens, and compares them with float64 NumPy.
 docs/python/recipe_dsa.md explains the steps.
 
 python examples/python/dsa_layer.py
@@ -13,7 +13,7 @@ import smla
 X, HEADS, Q_LORA, LATENT, NOPE, ROPE, V = 192, 8, 96, 64, 32, 16, 24
 HI, D, TOPK = 16, 32, 20
 THETA, EPS, PAGE = 10000.0, 1e-6, 16
-SHAPES = {  # of the checkpoint's tensors, [out, in]
+SHAPES = {  # shapes of the tensors in the checkpoint, [out,in]
     "q_a_proj": (Q_LORA, X),
     "q_b_proj": (HEADS * (NOPE + ROPE), Q_LORA),
     "kv_a_proj_with_mqa": (LATENT + ROPE, X),
@@ -27,28 +27,31 @@ SHAPES = {  # of the checkpoint's tensors, [out, in]
     "indexer.k_norm.weight": (D,),
     "indexer.k_norm.bias": (D,),
 }
-FREQUENCIES = THETA ** (-np.arange(0, ROPE, 2) / ROPE)  # a model with YaRN changes them
+FREQUENCIES = THETA ** (-np.arange(0, ROPE, 2) / ROPE)  # without YaRN
 
 
 # [README.begin]
 class DsaLayer:
-    """weights: by the checkpoint's names, [out, in]. Requests share the caches, in pages of PAGE tokens."""
+    """weights: [out,in] by their names in the checkpoint. The caches of all requests share pages."""
 
     def __init__(self, weights, pages):
         self.weights = weights
-        # kv_b_proj maps a latent to every head's key and value. Its two halves are used as views, not copied:
-        # W_UK [H,latent,nope] takes queries to the latent space, W_UV [H,v,latent] takes latents to values.
+        # kv_b_proj maps a latent to the key and value of every head. Its two halves are views without a copy:
+        # W_UK [H,latent,nope] maps queries to the latent space, W_UV [H,v,latent] maps latents to values.
         heads = weights["kv_b_proj"].reshape(HEADS, NOPE + V, LATENT)
         self.w_uk, self.w_uv = heads[:, :NOPE].transpose(0, 2, 1), heads[:, NOPE:]
         self.cache = smla.Cache.empty("row_f32", pages, PAGE, width=LATENT + ROPE)
         self.keys = smla.Cache.empty("row_f32", pages, PAGE, width=D)
 
     def linear(self, name, x):
-        """x [T,in] -> [T,1,out]"""
+        """Returns x [T,in] times a weight: [T,1,out]."""
         return smla.project(x[:, None], self.weights[name][None])
 
     def forward(self, hidden, positions, request_of_token, block_table):
-        """hidden: [T,X], the step's tokens. positions, request_of_token: [T] i32. block_table: [R,MB] i32."""
+        """Returns [T,X] for the tokens of a step.
+
+        hidden: [T,X]. positions, request_of_token: [T] i32. block_table: [R,MB] i32.
+        """
         weights = self.weights
         tokens = len(hidden)
         slots = smla.map(positions[:, None], request_of_token, block_table, page_tokens=PAGE)[:, 0]
@@ -58,7 +61,7 @@ class DsaLayer:
         q = self.linear("q_b_proj", q_latent[:, 0]).reshape(tokens, HEADS, NOPE + ROPE)
         smla.rope(q, positions, FREQUENCIES, first=NOPE, out=q)
         kv = self.linear("kv_a_proj_with_mqa", hidden)[:, 0]
-        smla.write_kv(  # norms the latent and rotates the rest on the way
+        smla.write_kv(  # also norms the latent and rotates the rope part
             kv[:, :LATENT],
             slots,
             self.cache,
@@ -70,7 +73,7 @@ class DsaLayer:
             rope_first=LATENT,
         )
 
-        # The indexer. Its RoPE comes first in a head. V3.2 pairs channels i and i + ROPE/2; GLM interleaves.
+        # The indexer. RoPE comes first. V3.2 pairs channels i and i + ROPE/2; GLM interleaves pairs.
         index_q = self.linear("indexer.wq_b", q_latent[:, 0]).reshape(tokens, HI, D)
         smla.rope(index_q, positions, FREQUENCIES, style="half", first=0, out=index_q)
         smla.write_index(
@@ -85,22 +88,22 @@ class DsaLayer:
             frequencies=FREQUENCIES,
             rope_style="half",
         )
-        # Queries are not quantised here, so the weights carry these two factors alone.
+        # The queries are not quantized, so these two factors are the only scales of the weights.
         index_w = self.linear("indexer.weights_proj", hidden)[:, 0] * np.float32(HI**-0.5 * D**-0.5)
         selected = smla.score_select(
             index_q,
             index_w,
             self.keys,
-            positions + 1,  # a token sees itself and what came before
+            positions + 1,  # a token sees itself and all earlier tokens
             TOPK,
             block_table=block_table,
             request_of_token=request_of_token,
-            rows=True,  # of the cache of keys and values
+            rows=True,  # also return rows of the KV cache
             row_table=block_table,
             page_tokens=PAGE,
         )
 
-        # Attention in the latent space: 1/sqrt of nope + rope, not of the row's width.
+        # Attention in the latent space. The scale is 1/sqrt(nope + rope) and not 1/sqrt of the row's width.
         absorbed = np.concatenate([smla.absorb(q[..., :NOPE], self.w_uk), q[..., NOPE:]], axis=-1)
         attended = smla.attend(
             absorbed, self.cache, selected.rows, softmax_scale=(NOPE + ROPE) ** -0.5, value_width=LATENT
@@ -113,7 +116,7 @@ class DsaLayer:
 
 
 def rotate(x, position, half):
-    """RoPE of the last dimension, in float64."""
+    """Returns x with RoPE applied to the last dimension, in float64."""
     angle = position * FREQUENCIES
     a, b = (x[..., : ROPE // 2], x[..., ROPE // 2 :]) if half else (x[..., ::2], x[..., 1::2])
     turned = a * np.cos(angle) - b * np.sin(angle), a * np.sin(angle) + b * np.cos(angle)
@@ -121,9 +124,9 @@ def rotate(x, position, half):
 
 
 def plain(weights, hidden):
-    """The layer over one request, hidden [T,X], in float64, with keys and values of every head written out.
+    """Returns the layer's output for one request, hidden [T,X], in float64, with separate keys for each head.
 
-    Also the least distance between the last selected score of a token and the next one.
+    Also returns the smallest difference between the last selected score of a token and the next score.
     """
     w = {name: value.astype(np.float64) for name, value in weights.items()}
     hidden = hidden.astype(np.float64)
@@ -172,7 +175,7 @@ def main(lengths=(70, 45), chunk=32, decodes=3):
         weights[name] = (values / np.sqrt(shape[1]) if len(shape) > 1 else 1 + values / 8).astype(np.float32)
     hidden = [rng.standard_normal((length, X)).astype(np.float32) for length in lengths]
 
-    # Pages of the two requests alternate; a server takes them from a list of free ones.
+    # Pages of the two requests alternate. A server would allocate them from a list of free pages.
     blocks = -(-max(lengths) // PAGE)
     block_table = np.arange(2 * blocks, dtype=np.int32).reshape(blocks, 2).T.copy()
     layer = DsaLayer(weights, pages=2 * blocks)
@@ -180,7 +183,7 @@ def main(lengths=(70, 45), chunk=32, decodes=3):
     done = [0, 0]
     steps = 0
     while done != list(lengths):
-        parts = []  # of the batch: (request, positions)
+        parts = []  # (request, positions) of the batch
         for request, length in enumerate(lengths):
             prompt_left = length - decodes - done[request]
             count = min(chunk, prompt_left) if prompt_left > 0 else min(1, length - done[request])
@@ -199,7 +202,7 @@ def main(lengths=(70, 45), chunk=32, decodes=3):
         wanted, margin = plain(weights, hidden[request])
         error = np.linalg.norm(out[request] - wanted) / np.linalg.norm(wanted)
         print(f"request {request}: {length} tokens, error against float64 {error:.1e}")
-        assert margin > 1e-5, f"scores of {margin} apart: rounding may select other tokens"
+        assert margin > 1e-5, f"two scores differ only by {margin}: rounding may select other tokens"
         assert error < 1e-5, error
     print(f"{smla.default_context().description}: {steps} steps, {layer.cache}, {layer.keys}")
 

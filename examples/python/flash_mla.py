@@ -1,6 +1,6 @@
-"""Code written for flash_mla, on any device: one import line changes.
+"""Runs code for flash_mla on any device. Only one import differs.
 
-python examples/python/flash_mla.py        (needs PyTorch)
+python examples/python/flash_mla.py        (requires PyTorch)
 """
 
 import sys
@@ -8,15 +8,15 @@ import sys
 try:
     import torch
 except ImportError:
-    print("skipped: this example needs PyTorch")
+    print("skipped: this example requires PyTorch")
     sys.exit(77)
 
 import smla
-import smla.compat.flash_mla as flash_mla  # was: import flash_mla
+import smla.compat.flash_mla as flash_mla  # instead of: import flash_mla
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
-BATCH, HEADS, TOPK, PAGES, PAGE = 3, 20, 100, 4, 64  # heads and top-k that flash_mla itself refuses
+BATCH, HEADS, TOPK, PAGES, PAGE = 3, 20, 100, 4, 64  # FlashMLA does not support this HEADS and TOPK
 
 cache = smla.Cache.empty("fp8_656", PAGES, PAGE, like=torch.empty(0, device=device))
 keys = torch.randn(PAGES * PAGE, 512, device=device)

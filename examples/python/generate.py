@@ -1,4 +1,4 @@
-"""generate() of transformers on smla, with a progress bar and tokens per second.
+"""Runs generate() of transformers on smla, with a progress bar and tokens per second.
 
 python examples/python/generate.py                                a tiny random model of DeepSeek-V3.2
 python examples/python/generate.py --checkpoint FOLDER --prompt "Once upon a time"
@@ -18,10 +18,10 @@ except ImportError as error:
 
 
 class Progress(transformers.generation.streamers.BaseStreamer):
-    """A bar of the tokens, on a terminal."""
+    """A progress bar on a terminal."""
 
     def __init__(self, tokens):
-        self.tokens, self.done, self.begin = tokens, -1, None  # the first call brings the prompt
+        self.tokens, self.done, self.begin = tokens, -1, None  # the first call passes the prompt
 
     def put(self, value):
         self.done += 1
@@ -83,7 +83,7 @@ def main():
     if options.checkpoint:
         print(tokenizer.decode(out[0], skip_special_tokens=True))
     elif options.kv_format is None:
-        assert torch.equal(out, wanted), "other tokens than transformers' own attention"
+        assert torch.equal(out, wanted), "the tokens differ from those of transformers without smla"
         print("the same tokens as without smla")
 
 

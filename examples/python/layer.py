@@ -1,7 +1,7 @@
-"""A whole attention layer of a checkpoint in Hugging Face layout: prefill in chunks, then decode.
+"""Runs an attention layer of a checkpoint in Hugging Face layout: prefill in chunks, then decode steps.
 
-python examples/python/layer.py                       an example layer, checked against its expected output
-python examples/python/layer.py CHECKPOINT LAYER      yours, on random hidden states
+python examples/python/layer.py                       an example layer, compared with its expected output
+python examples/python/layer.py CHECKPOINT LAYER      a layer of your checkpoint, on random hidden states
 """
 
 import json
@@ -16,7 +16,7 @@ from smla.tools import program
 
 
 def read_safetensors(path):
-    """The floating-point tensors of a file: a JSON header behind its length, then the data."""
+    """Returns the floating-point tensors of a file: the length of a JSON header, the header, and the data."""
     data = Path(path).read_bytes()
     begin = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:begin])
@@ -29,7 +29,7 @@ def read_safetensors(path):
 
 
 def run(layer, hidden, kv_format, chunk, decodes):
-    """One request, hidden [T,X]: chunks of the prompt, then the last `decodes` tokens one by one."""
+    """Runs one request, hidden [T,X]: the prompt in chunks, the last `decodes` tokens one by one."""
     session = layer.session(kv_format=kv_format, max_tokens=len(hidden), max_step_tokens=chunk)
     prompt = len(hidden) - decodes
     cuts = [*range(0, prompt, chunk), *range(prompt, len(hidden) + 1)]
@@ -60,7 +60,7 @@ def main(arguments):
         if expected is not None:
             error = np.linalg.norm(out - expected) / np.linalg.norm(expected)
             print(f"  error against the expected output: {error:.1e}")
-            # fp8 index keys choose some other tokens: that, not the rounding of values, is most of the error.
+            # Most of the error comes from other selected tokens (fp8 index keys), not from rounded values.
             assert error < (1e-4 if kv_format == "row_f32" else 0.2), error
 
 

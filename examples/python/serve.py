@@ -1,6 +1,6 @@
-"""A step of a serving engine with smla's own parts: plan, paged caches, indexer, attention.
+"""Runs a step of a serving engine with a plan, paged caches, the indexer and attention of smla.
 
-Two requests, one decoding and one in prefill, share the pages of an index cache and of a KV cache.
+Two requests, one in decode and one in prefill, share the pages of an index cache and of a KV cache.
 
     python examples/python/serve.py
 """
@@ -16,21 +16,21 @@ def normal(*shape):
     return rng.standard_normal(shape).astype("float32")
 
 
-# Request 0 holds 150 tokens and decodes one more; request 1 extends 40 tokens by 20.
+# Request 0 has 150 cached tokens and decodes one; request 1 has 40 cached tokens and adds 20.
 seq_lens = np.array([151, 60], "int32")
 query_start_loc = np.array([0, 1, 21], "int32")
 block_table = np.array([[4, 2, 0], [1, -1, -1]], "int32")  # pages in any order
 kv = smla.Cache.empty("fp8_656", pages=5, page_tokens=PAGE)
 index = smla.Cache.empty("index_fp8_132", pages=5, page_tokens=PAGE)
 
-# What is already cached.
+# Fill the caches with the earlier tokens.
 for request, held in enumerate(seq_lens - np.diff(query_start_loc)):
     positions = np.arange(held, dtype="int32")[None]
     slots = smla.map(positions, np.array([request], "int32"), block_table, page_tokens=PAGE)[0]
     smla.write_kv(normal(held, 512), slots, kv, tail=normal(held, 64))
     smla.write_index(normal(held, 128), slots, index, hadamard=True)
 
-# Once per step: where every token belongs.
+# Once per step: the request, the slots and the visible tokens of each token.
 plan = smla.Plan(["primary", "index"], max_tokens=32, max_requests=4, max_seq_len=192, speculative_tokens=1)
 group = smla.PlanGroup(block_table, page_tokens=PAGE)
 plan.build(query_start_loc, seq_lens, primary=group, index=group)
