@@ -24,7 +24,7 @@ double expected(const std::vector<float>& q, const std::vector<float>& kv, int64
 }
 
 int run() {
-    // e4m3 represents these multiples of 1/4 exactly, so the result equals that of unquantized values.
+    // e4m3 represents these multiples of 1/4 exactly, so unquantized values have the same result.
     std::vector<float> kv(kTokens * kWidth), q(kHeads * kWidth), out(kHeads * kValues), lse(kHeads);
     for (size_t i = 0; i < kv.size(); ++i) kv[i] = float(int(i * 7919 % 15) - 7) / 4;
     for (size_t i = 0; i < q.size(); ++i) q[i] = float(int(i * 104729 % 15) - 7) / 4;
