@@ -1,24 +1,24 @@
-// smla/smla.hpp: the C ABI for C++20. Header-only: handles that free themselves, errors that are thrown,
-// tensors from C++ memory. Argument structs are those of the C headers; struct_size and version are filled
-// in.
+// smla/smla.hpp: header-only C++20 wrapper of the C ABI, with handles that free themselves, errors as
+// exceptions, and tensors from C++ memory. Argument structs are those of the C headers; the wrapper sets
+// struct_size and version.
 //
 //   smla::Context   engine and threads: smla::Cpu, smla::Gpu; every stage is a member, context.attend(args)
 //   smla::Tensor, smla::Cache, smla::Buffer, smla::Workspace
-//                   memory where a context runs: context.tensor<float>({4, 576}), context.workspace()
+//                   memory on a context's device: context.tensor<float>({4, 576}), context.workspace()
 //   smla::tensor, smla::cache, smla::View
-//                   views of vectors and arrays of the host
+//                   views of vectors and arrays on the host
 //   smla::Plan      what a step's kernels need to know of its batch, with typed views of the fields
 //   smla::Layer     an attention layer of a checkpoint
 //   smla::Session   a layer with its caches
 //   smla::Backend   an attention backend by its published name, and smla::Metadata of its steps
-//   smla::Call      a stage call or a forward that is prepared once and run with varying addresses
-//   smla::Error     thrown by all: code, field, got, wanted
+//   smla::Call      a stage call or a forward call that is prepared once and run with varying addresses
+//   smla::Error     exception of all functions: code, field, got, wanted
 //
-// Handles move and do not copy. A layer keeps its context alive, and a session its layer. A handle that was
-// moved from refuses calls with an Error.
+// Handles can be moved but not copied. A layer keeps its context alive, and a session its layer. A moved-from
+// handle throws an Error when it is used.
 //
-// The names stand in the inline namespace v0 of the ABI's major version: their symbols differ from those of
-// another version, and from the library's own.
+// All names are in the inline namespace v0 of the ABI's major version, so their symbols differ from those of
+// another version and from the library's own.
 #ifndef SMLA_SMLA_HPP
 #define SMLA_SMLA_HPP
 
@@ -34,8 +34,9 @@
 #include <smla/hpp/stages.hpp>
 #include <smla/hpp/tensor.hpp>
 
-// Designated initializers of argument structs may omit members, which are then zero. GCC and Clang warn about
-// that under -Wextra, so this header turns the warning off. Define SMLA_KEEP_WARNINGS to keep it on.
+// Members that a designated initializer of an argument struct omits are zero. GCC and Clang warn about
+// omitted members under -Wextra, so this header turns the warning off. Define SMLA_KEEP_WARNINGS to keep it
+// on.
 #if !defined(SMLA_KEEP_WARNINGS)
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 #endif

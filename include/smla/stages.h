@@ -1,20 +1,22 @@
-/* smla/stages.h: the stages of a step, and what all of them share: scratch, explanations, checks.
+/* smla/stages.h: the stages of a step, and functions that work with any stage: scratch, explanations, checks.
  *
  * A stage call checks its arguments and selects a kernel of the context's engine: the first one that supports
- * the arguments, unless a later one is better for the shape or the processor. Scratch comes from the caller's
- * workspace; a call allocates no device memory, copies nothing to the host and prints nothing. On a GPU it
+ * the arguments, unless a later one is better for the shape or the processor. The caller's workspace provides
+ * scratch; a call allocates no device memory, copies nothing to the host and prints nothing. On a GPU, a call
  * queues its work on `stream` and returns; it may be captured in a CUDA graph. Calls from several threads may
- * run concurrently; a workspace serves one call at a time. T = 0 is allowed everywhere and does nothing. The
- * innermost stride of a field with SMLA_FIELD_ROWS (smla_stage_get_field) must be 1.
+ * run concurrently; a workspace serves one call at a time. Every stage allows T = 0 and then does nothing.
+ * The innermost stride of a field with SMLA_FIELD_ROWS (smla_stage_get_field) must be 1.
  *
- * Every stage call returns
- *   SMLA_INVALID_ARGUMENT      a field has the wrong type, shape, range or place; an output overlaps another
- *                              argument (in place is allowed where a stage says so)
- *   SMLA_UNSUPPORTED           no kernel of the engine runs these arguments: smla_explain_stage says why
- *   SMLA_WORKSPACE_TOO_SMALL   smla_workspace_size says how much it takes
+ * Errors of every stage call:
+ *
+ *   SMLA_INVALID_ARGUMENT      a field has the wrong type, shape, range or device; an output overlaps another
+ *                              argument (stages document which outputs may be in place)
+ *   SMLA_UNSUPPORTED           no kernel of the engine supports the arguments; see smla_explain_stage
+ *   SMLA_WORKSPACE_TOO_SMALL   smla_workspace_size returns the required size
  *   SMLA_DEVICE_ERROR          the GPU reported an error
- * Contents of index tensors (rows, lengths, tables, slots) are not checked: bad ones count as holes. To have
- * them checked, see smla_check_stage and check_indices of smla_context_args. */
+ *
+ * Contents of index tensors (rows, lengths, tables, slots) are not checked; invalid values are masked, like
+ * -1. smla_check_stage and check_indices of smla_context_args check them. */
 #ifndef SMLA_STAGES_H
 #define SMLA_STAGES_H
 
@@ -28,7 +30,7 @@
 extern "C" {
 #endif
 
-/* A stage as a number. `args` of the functions below is the argument struct of that stage. */
+/* Number of a stage. `args` of the functions below points to the argument struct of that stage. */
 typedef int32_t smla_stage;
 enum {
     SMLA_STAGE_NORM = 0,
@@ -55,134 +57,136 @@ enum {
     SMLA_STAGE_COUNT = 21
 };
 
-/* Bytes of workspace that a call of these shapes may need. Data pointers are not looked at. A kernel that can
- * work in pieces keeps within `budget` bytes; 0: as much as pays. The size never shrinks when shapes grow, so
- * size a workspace once with the largest shapes. */
+/* Writes the workspace bytes that a call with these shapes may need. Ignores data pointers. `budget` bounds
+ * the bytes of kernels that can work in pieces, down to the size of one piece; 0 means the fastest size. The
+ * size never shrinks when shapes grow, so size a workspace once with the largest shapes. */
 SMLA_API smla_status smla_workspace_size(smla_context* context, smla_stage stage, const void* args,
                                          size_t budget, size_t* bytes);
 
-/* Runs a stage like the function of its name, but returns SMLA_WORKSPACE_TOO_SMALL for every workspace with
- * fewer bytes than smla_workspace_size returns for `budget`, even if a slower kernel could run in it. A
- * caller that grows its workspace therefore needs smla_workspace_size only after this error. A captured call
- * without scratch accepts the workspace {0}. */
+/* Runs a stage like its own function, but returns SMLA_WORKSPACE_TOO_SMALL for every workspace with fewer
+ * bytes than smla_workspace_size returns for `budget`, even if a slower kernel could run in it. A caller that
+ * grows its workspace therefore needs smla_workspace_size only after this error. A captured call without
+ * scratch accepts the workspace {0}. */
 SMLA_API smla_status smla_run_stage(smla_context* context, smla_stage stage, const void* args, size_t budget,
                                     smla_workspace workspace, smla_stream stream);
 
-/* Zeroes the counters and the error word, which take 4096 bytes of a workspace. Call it before the first use
- * and after a call that failed on the device. Requests huge pages for host memory aligned to 2 MiB. */
+/* Zeroes the counters and the error word, which occupy 4096 bytes of a workspace. Call this function before
+ * the first use and after a call that failed on the device. Requests huge pages for host memory aligned to 2
+ * MiB. */
 SMLA_API smla_status smla_workspace_init(smla_context* context, smla_workspace workspace, smla_stream stream);
 
-/* Loads and makes what calls of these shapes need (kernels, plans of matrix products), so that later calls
- * may be captured in a CUDA graph. Without it, a capture that would have to make something is refused. Data
- * pointers are not looked at. Does nothing on a CPU. */
+/* Loads and creates what calls with these shapes need (kernels, plans of matrix products), so that later
+ * calls may be captured in a CUDA graph. A captured call that would have to create something fails. Ignores
+ * data pointers. Does nothing on a CPU. */
 SMLA_API smla_status smla_prepare(smla_context* context, smla_stage stage, const void* args);
 
-/* Which kernel a call of these shapes takes, and why not the others: JSON text into buffer[*bytes]. *bytes
- * becomes the length with its zero, also where the buffer is too small (SMLA_INVALID_ARGUMENT); a null
- * buffer only asks for the length. Keys: stage, runs_on, candidates (a list of {kernel, refusal,
- * lower_priority, chosen}). If the context demands a kernel, no other can be chosen. */
+/* Writes JSON text to buffer[*bytes]: the kernel that runs a call with these shapes, and why the others do
+ * not. Sets *bytes to the length with the final zero, also if the buffer is too small
+ * (SMLA_INVALID_ARGUMENT); if `buffer` is null, only sets *bytes. Keys: stage, runs_on, candidates (a list of
+ * {kernel, refusal, lower_priority, chosen}). If the context requires a kernel, no other kernel is chosen. */
 SMLA_API smla_status smla_explain_stage(smla_context* context, smla_stage stage, const void* args,
                                         char* buffer, size_t* bytes);
 
-/* Scans what a call takes on trust: rows, lengths, tables, slots. Reports the first bad value as
- * SMLA_DATA_ERROR. Runs nothing. Waits for a GPU, so it is refused during a capture there. */
+/* Checks the contents of index tensors (rows, lengths, tables, slots) and returns SMLA_DATA_ERROR for the
+ * first invalid value. Does not run the stage. Waits for a GPU, and therefore fails during a capture. */
 SMLA_API smla_status smla_check_stage(smla_context* context, smla_stage stage, const void* args);
 
-/* What a field of a stage's arguments is. */
+/* Kind of a field in a stage's arguments. */
 typedef int32_t smla_field_kind;
 enum {
     SMLA_FIELD_TENSOR = 0,
     SMLA_FIELD_CACHE = 1,
-    /* A pointer to one f32 where the call runs. */
+    /* Pointer to one f32 on the context's device. */
     SMLA_FIELD_NUMBER = 2
 };
 
 /* Bits of smla_stage_field.flags. */
 typedef int32_t smla_field_flags;
 enum {
-    /* The call writes it. An input whose output (in_place_of) is optional is written where that is absent. */
+    /* The call writes the field. An input is also written if its output (in_place_of) is absent. */
     SMLA_FIELD_WRITTEN = 1,
     SMLA_FIELD_OPTIONAL = 2,
     /* The innermost stride is 1. */
     SMLA_FIELD_ROWS = 4
 };
 
-/* A tensor, a cache or a number of a stage's arguments, for callers that fill structs by names of fields. The
- * plain integers and doubles of a struct are not among them. */
+/* Description of a tensor, cache or number in a stage's arguments, for callers that fill structs by field
+ * names. Plain integers and doubles of the struct are not listed. */
 typedef struct smla_stage_field {
     uint32_t struct_size;
     smla_field_kind kind;
-    /* "primary.rows", as the struct's member is called; lives for ever, as `shape` does. */
+    /* Name of the struct member, such as "primary.rows". `name` and `shape` are static strings. */
     const char* name;
-    /* "T K": a letter is the same length in all fields of the stage, "R+1" and "D/32" follow from one, "*" is
-     * any length. Of a cache: the letter of its width, "" if no tensor shares it. */
+    /* Shape such as "T K". A letter is the same length in all fields of the stage; "R+1" and "D/32" are
+     * computed from a letter, and "*" is any length. For a cache: the letter of its width, or "" if no tensor
+     * shares it. */
     const char* shape;
-    /* Offset of the field in the struct, in bytes. */
+    /* Byte offset of the field in the struct. */
     size_t offset;
-    /* A bit 1 << value for each smla_dtype (of a cache: smla_format) that it may have. */
+    /* Supported types: bit 1 << value for each smla_dtype or, for a cache, smla_format. */
     uint32_t types;
     smla_field_flags flags;
-    /* This and the next three are numbers of other fields of the stage, -1 for none. This output may be that
-     * very tensor. */
+    /* Index of the input that this output may be. This field and the next three are indices, or -1. */
     int32_t in_place_of;
-    /* This field is ignored unless that cache is given. */
+    /* Cache without which this field is ignored. */
     int32_t with_cache;
-    /* This tensor is f64 exactly if that one is. */
+    /* Tensor that is f64 exactly if this tensor is f64. */
     int32_t double_as;
-    /* This tensor is present exactly if that one is; if given_dtype is not 0, exactly if that one has this
-     * dtype. */
+    /* Tensor that is present exactly if this tensor is present. If given_dtype is not 0, this tensor is
+     * present exactly if that tensor has this dtype. */
     int32_t given_with;
     smla_dtype given_dtype;
     int32_t reserved;
 } smla_stage_field;
 
-/* The fields of a stage by number, from 0 to *count - 1. */
+/* Returns the number of fields of a stage, and a field by its index, from 0 to *count - 1. */
 SMLA_API smla_status smla_stage_field_count(smla_stage stage, int32_t* count);
 SMLA_API smla_status smla_stage_get_field(smla_stage stage, int32_t index, smla_stage_field* field);
 
-/* What is wrong with a value: the tensor it stands in. */
+/* Kind of an invalid value, named after the tensor that contains the value. */
 typedef int32_t smla_bad_kind;
 enum {
     SMLA_BAD_NONE = 0,
-    /* attend, primary.rows and extra.rows: neither -1 nor a row of the cache. */
+    /* attend, primary.rows and extra.rows: the value is neither -1 nor a row of the cache. */
     SMLA_BAD_ROW = 1,
     SMLA_BAD_EXTRA_ROW = 2,
-    /* attend, primary.lengths and extra.lengths: below 0 or above K. */
+    /* attend, primary.lengths and extra.lengths: the value is below 0 or above K. */
     SMLA_BAD_LENGTH = 3,
     SMLA_BAD_EXTRA_LENGTH = 4,
     SMLA_BAD_SLOT = 5,
     SMLA_BAD_POSITION = 6,
     /* request_of_token. */
     SMLA_BAD_REQUEST = 7,
-    /* block_table, state_table: not a page. */
+    /* block_table, state_table: the value is not a page. */
     SMLA_BAD_BLOCK = 8,
-    /* A table has too few columns for the tokens asked for. `value`: columns there are; `column`: the first
-     * that is missing. */
+    /* A table has too few columns for the tokens of the call. `value` is the number of columns, `column` the
+     * first missing column. */
     SMLA_BAD_TABLE_WIDTH = 9,
     SMLA_BAD_START = 10,
     SMLA_BAD_END = 11,
     SMLA_BAD_CU = 12,
-    /* copy_pages, pairs. */
+    /* copy_pages, pairs: the value is not a page. */
     SMLA_BAD_PAGE = 13,
-    /* score_select_blocks, blocks: neither -1 nor a block of the columns. */
+    /* score_select_blocks, blocks: the value is neither -1 nor a block of the columns. */
     SMLA_BAD_CANDIDATE = 14
 };
 
-/* The error word: the last 64 bytes of a workspace's first 4 KiB. In a context with check_indices, a call
- * that finds a bad value writes it there, if the word is empty, and runs on. */
+/* Error word: the last 64 bytes of the first 4 KiB of a workspace. In a context with check_indices, a call
+ * that finds an invalid value stores it there, unless the word has one already, and continues. */
 typedef struct smla_error_word {
-    /* NONE: nothing was found. */
+    /* SMLA_BAD_NONE if no invalid value was found. */
     smla_bad_kind kind;
     smla_stage stage;
     /* First index of the value in its tensor: token, request or pair. */
     int64_t token;
-    /* Second index; -1 where there is none. */
+    /* Second index, or -1 if the tensor has one dimension. */
     int64_t column;
     int64_t value;
 } smla_error_word;
 
-/* Reads the error word of a workspace and clears it. Waits for the stream, so it fails while the stream is
- * captured. If no call can have written the word, returns SMLA_INVALID_ARGUMENT and keeps the word. */
+/* Reads the error word of a workspace and clears it. Waits for the stream, and therefore fails while the
+ * stream is captured. If no call can have written the word, returns SMLA_INVALID_ARGUMENT and keeps the
+ * word. */
 SMLA_API smla_status smla_read_error(smla_context* context, smla_workspace workspace, smla_stream stream,
                                      smla_error_word* out);
 

@@ -1,16 +1,16 @@
-/* smla/types.h: version, status, tensors and paged caches. Plain C11; every other public header includes it.
+/* smla/types.h: version, status codes, tensors and paged caches. Plain C11, included by all other headers.
  *
- * Zero means "default" for every field of an argument struct. Enumerations are int32_t; a value that a header
- * does not list is refused. The first field of an argument struct is struct_size = sizeof the struct: fields
- * are only appended, so an older caller's struct is read as if the new fields were zero.
+ * A zero field of an argument struct has its default value. Enumerations are int32_t; calls reject values
+ * that no header lists. The first field of an argument struct is struct_size, the size of the struct. New
+ * versions only append fields, so the library reads an older caller's struct as if the new fields were 0.
  *
- * Letters of shapes: T query tokens, H heads, Hi index heads, R requests, K columns of a list, k selected
- * columns, N columns to choose from, MB table columns (pages of a request), RC and MC the same of a second
- * table, Dqk values of a query or a cached row, Dv values of an output, D any other width. Sizes of memory
- * are bytes; strides of tensors are elements.
+ * Letters in shapes: T query tokens, H heads, Hi index heads, R requests, K columns of a list, k selected
+ * columns, N columns to choose from, MB columns of a block table (pages of a request), RC and MC rows and
+ * columns of a second block table, Dqk values of a query or a cached row, Dv values of an output, D any other
+ * width. Sizes of memory are in bytes, strides of tensors in elements.
  *
- * Floating-point tensors are f32, bf16 or f16, mixed freely. CPU engines compute in f64 by plain loops; a GPU
- * does not support f64. "(f64)" marks tensors that may, or with an f64 input must, be f64. */
+ * Floating-point tensors are f32, bf16 or f16, in any combination. CPU engines compute f64 tensors by plain
+ * loops in f64; GPUs do not support f64. "(f64)" marks tensors that may be f64, or must be for f64 inputs. */
 #ifndef SMLA_TYPES_H
 #define SMLA_TYPES_H
 
@@ -28,52 +28,51 @@ extern "C" {
 #define SMLA_VERSION_PATCH 0
 #define SMLA_VERSION (SMLA_VERSION_MAJOR * 10000 + SMLA_VERSION_MINOR * 100 + SMLA_VERSION_PATCH)
 
-/* The version of the library that runs. SMLA_VERSION is the version of the headers. */
+/* Returns the version of the library that runs. SMLA_VERSION is the version of the headers. */
 SMLA_API int32_t smla_version(void);
 
-/* Every function that can fail returns a status. */
+/* Result of every function that can fail. */
 typedef int32_t smla_status;
 enum {
     SMLA_OK = 0,
-    /* A field of the call is wrong. Nothing was started. */
+    /* A field of the call is wrong. No work was started. */
     SMLA_INVALID_ARGUMENT = 1,
-    /* The call is valid, but no kernel of this build and machine can run it. Nothing was started. */
+    /* The call is valid, but no kernel of this build and machine supports it. No work was started. */
     SMLA_UNSUPPORTED = 2,
-    /* smla_workspace_size() tells what the call needs. */
+    /* The workspace is too small; smla_workspace_size() returns the required size. */
     SMLA_WORKSPACE_TOO_SMALL = 3,
     SMLA_OUT_OF_MEMORY = 4,
     SMLA_DEVICE_ERROR = 5,
-    /* A file or a checked tensor holds wrong data. */
+    /* A file or a checked tensor contains wrong data. */
     SMLA_DATA_ERROR = 6,
     SMLA_IO_ERROR = 7,
-    /* A bug in smla: please report it. */
+    /* A bug in smla. Please report it. */
     SMLA_INTERNAL = 8,
-    SMLA_CANCELLED = 9 /* A function of the caller ended the call (context.h); outputs are undefined. */
+    SMLA_CANCELLED = 9 /* A callback of the caller ended the call (context.h); outputs are undefined. */
 };
 
-/* The last error of this thread. Strings live until the thread's next smla call; they are never null.
+/* Last error of the calling thread. The strings are never null and are valid until the thread's next call.
  *
- * `field` is the path that the caller would write in C: the name of the function's parameter as the header
- * spells it, then the members. So an error of smla_attend(context, args, ...) names
- * "args.primary.rows.shape[0]" or "workspace.data", one of smla_plan_build(plan, batch) "batch.seq_lens[3]",
- * one of smla_session_forward(session, step) "step.hidden". What a file holds is named by the file's key:
+ * `field` is a path in C notation: the name of the function's parameter in the header, then the members. For
+ * example, an error of smla_attend(context, args, ...) names "args.primary.rows.shape[0]", and an error of
+ * smla_plan_build(plan, batch) names "batch.seq_lens[3]". An error in a file names the key in the file:
  * "config.json: kv_lora_rank". */
 typedef struct smla_error {
     smla_status status;
     const char* field;
-    /* What the field was. */
+    /* Value of the field. */
     const char* got;
-    /* What it has to be. */
+    /* Required value of the field. */
     const char* wanted;
-    /* One line with all of it. */
+    /* Complete message in one line. */
     const char* message;
 } smla_error;
 
-/* The message of the last error; empty after a call that succeeded. */
+/* Returns the message of the thread's last error; empty after a successful call. */
 SMLA_API const char* smla_last_error(void);
-/* The last error in parts. */
+/* Writes the parts of the thread's last error to `out`. */
 SMLA_API void smla_last_error_info(smla_error* out);
-/* A status in words: "invalid argument". */
+/* Returns the name of a status, such as "invalid argument". */
 SMLA_API const char* smla_status_name(smla_status status);
 
 typedef int32_t smla_dtype;
@@ -83,11 +82,11 @@ enum {
     SMLA_F32 = 2,
     SMLA_BF16 = 3,
     SMLA_F16 = 4,
-    /* OCP fp8 E4M3 "fn": finite, largest 448, NaN is 0x7f and 0xff. */
+    /* OCP fp8 E4M3 "fn": no infinities, largest value 448, NaN is 0x7f or 0xff. */
     SMLA_E4M3 = 5,
-    /* Two values per byte, low nibble first. Shapes and strides count values. */
+    /* Two e2m1 values per byte, low nibble first. Shapes and strides count values. */
     SMLA_E2M1 = 6,
-    /* A scale: 2^(byte - 127); 255 is NaN. */
+    /* Scale 2^(byte - 127); byte 255 is NaN. */
     SMLA_E8M0 = 7,
     SMLA_U8 = 8,
     SMLA_I32 = 9,
@@ -97,25 +96,26 @@ enum {
 typedef int32_t smla_device_type;
 enum { SMLA_CPU = 0, SMLA_CUDA = 1 };
 
-/* A strided view of memory that the caller owns.
+/* Strided view of memory that the caller owns.
  *
- * All strides zero: dense, row-major. SMLA_STRIDE_REPEAT as a stride means the same element again along that
- * dimension; so does 0 where another dimension's stride is not 0. Outputs repeat nothing. */
+ * If all strides are 0, the tensor is dense and row-major. A dimension with stride SMLA_STRIDE_REPEAT repeats
+ * one element; so does a dimension with stride 0 if another stride is not 0. Outputs must not repeat
+ * elements. */
 #define SMLA_MAX_NDIM 4
 #define SMLA_STRIDE_REPEAT INT32_MIN
 typedef struct smla_tensor {
-    /* Null only with zero elements. */
+    /* Address of the first element; null only if the tensor has no elements. */
     void* data;
     smla_dtype dtype;
     smla_device_type device_type;
     int32_t device_index;
-    /* Number of dimensions; 0: the tensor is absent. */
+    /* Number of dimensions; 0 means that the tensor is absent. */
     int32_t ndim;
     int64_t shape[SMLA_MAX_NDIM];
     int64_t stride_elems[SMLA_MAX_NDIM];
 } smla_tensor;
 
-/* A dense tensor on a device. Extents past `ndim` are not looked at. */
+/* Returns a dense tensor on a device. Extents beyond `ndim` dimensions are ignored. */
 static inline smla_tensor smla_dense_on(smla_device_type device_type, int32_t device_index, void* data,
                                         smla_dtype dtype, int32_t ndim, int64_t d0, int64_t d1, int64_t d2,
                                         int64_t d3) {
@@ -130,113 +130,114 @@ static inline smla_tensor smla_dense_on(smla_device_type device_type, int32_t de
     return out;
 }
 
-/* A dense tensor on the host. */
+/* Returns a dense tensor on the host. */
 static inline smla_tensor smla_dense(void* data, smla_dtype dtype, int32_t ndim, int64_t d0, int64_t d1,
                                      int64_t d2, int64_t d3) {
     return smla_dense_on(SMLA_CPU, 0, data, dtype, ndim, d0, d1, d2, d3);
 }
 
-/* How a cached token is stored; smla/formats.h tells the sizes, docs/formats.md the bytes. */
+/* Record format of a cached token. smla/formats.h returns sizes; docs/formats.md documents the bytes. */
 typedef int32_t smla_format;
 enum {
     SMLA_FORMAT_NONE = 0,
-    /* row_*: `width` plain values per token, any width from 1 to 1024. */
+    /* row_* formats: `width` values per token without scales, 1 <= width <= 1024. */
     SMLA_ROW_F64 = 1,
     SMLA_ROW_F32 = 2,
-    /* Also called bf16_576 and bf16_512 at those widths. */
+    /* Named bf16_576 and bf16_512 at widths 576 and 512. */
     SMLA_ROW_BF16 = 3,
-    /* V3.2, called fp8_ds_mla elsewhere: 512 e4m3, 4 f32 scales, 64 bf16 of the rope part. */
+    /* V3.2, elsewhere named fp8_ds_mla: 512 e4m3 values, 4 f32 scales, 64 bf16 values of the rope part. */
     SMLA_FP8_656 = 4,
-    /* 576 e4m3, one scale per cache. */
+    /* 576 e4m3 values, one scale per cache. */
     SMLA_FP8_576 = 5,
-    /* V4: 448 e4m3 and 64 bf16 of the rope part per row; 8 bytes of UE8M0 per token at the page's end. */
+    /* V4. Page: all rows (448 e4m3, 64 bf16 of the rope part), then 8 bytes of UE8M0 per token. */
     SMLA_FP8_584 = 6,
-    /* 512 e4m3, one scale per cache. */
+    /* 512 e4m3 values, one scale per cache. */
     SMLA_FP8_512 = 7,
-    /* 512 e4m3, 4 f32 scales. */
+    /* 512 e4m3 values, 4 f32 scales. */
     SMLA_FP8_528 = 8,
-    /* Index keys. A page: all rows of 128 e4m3, then one f32 scale per token. */
+    /* Index keys. Page: all rows of 128 e4m3 values, then one f32 scale per token. */
     SMLA_INDEX_FP8_132 = 9,
-    /* Index keys. A page: all rows of 64 bytes e2m1, then 4 UE8M0 per token. */
+    /* Index keys. Page: all rows of 64 bytes e2m1, then 4 UE8M0 scales per token. */
     SMLA_INDEX_MXFP4_68 = 10,
-    /* Compressor state: kv [width/2], then score + ape [width/2], in f32. */
+    /* Compressor state in f32: width/2 values kv, then width/2 values score + ape. */
     SMLA_STATE_F32 = 11,
-    /* The same in f64. Not supported on a GPU. */
+    /* Compressor state in f64, in the same layout. Not supported on a GPU. */
     SMLA_STATE_F64 = 12,
-    /* V4.1: 512 e4m3 with the rope part, 16 UE8M0, one per 32 values. Not fp8_528, though as long. */
+    /* V4.1: 512 e4m3 values with the rope part, 16 UE8M0 scales, one per 32 values. Not fp8_528. */
     SMLA_FP8_528_G32 = 13,
-    /* The same in pages: all rows of 512 e4m3, then 16 UE8M0 per token. Padded to multiples of 512 bytes. */
+    /* fp8_528_g32 in pages: all rows of 512 e4m3, then 16 UE8M0 per token, padded to 512 bytes. */
     SMLA_FP8_528_G32_SPLIT = 14,
-    /* V4.1: 512 e2m1 with the rope part, 32 e4m3 scales, one per 16 values. */
+    /* V4.1: 512 e2m1 values with the rope part, 32 e4m3 scales, one per 16 values. */
     SMLA_NVFP4_288 = 15,
-    /* The same in pages: all rows of 256 bytes e2m1, then 32 e4m3 per token. Padded to multiples of 256. */
+    /* nvfp4_288 in pages: all rows of 256 bytes e2m1, then 32 e4m3 per token, padded to 256 bytes. */
     SMLA_NVFP4_288_SPLIT = 16,
-    /* V4. A page: all rows (448 e2m1, 64 bf16 of the rope part), then 28 e4m3 scales and 4 zeros a token. */
+    /* V4. Page: all rows (448 e2m1, 64 bf16 of the rope part), then 28 e4m3 scales and 4 zeros per token. */
     SMLA_NVFP4_384 = 17,
-    /* V3.2, called nvfp4_ds_mla elsewhere: 512 e2m1, 64 e4m3 of the rope part, 32 e4m3 scales. */
+    /* V3.2, elsewhere named nvfp4_ds_mla: 512 e2m1 values, 64 e4m3 of the rope part, 32 e4m3 scales. */
     SMLA_NVFP4_352 = 18
 };
 
-/* How a cache's values are quantised as they are written, where the writers of inference engines differ:
- * bits; 0: as vLLM does. Readers of a cache ignore them. */
+/* Rules by which values are quantized when a cache is written, as bits, for formats that inference engines
+ * write differently. 0 selects vLLM's rules. Reading a cache does not use these bits. */
 typedef int32_t smla_writer;
 enum {
     /* fp8_528_g32*, index_mxfp4_68: the scale of a group is at least 1e-4, as in sglang (index keys: of V4).
-     * Without the bit the largest magnitude counts as at least 1e-4 (index keys: 6 * 2^-126). */
+     * Without this bit, a group's largest magnitude is treated as at least 1e-4 (index keys: 6 * 2^-126). */
     SMLA_WRITER_SCALE_FLOOR = 1,
-    /* fp8_528_g32*, nvfp4_288*: values are rounded to bf16 before they are quantised, as in sglang and
-     * flashinfer. Compressed entries of other formats with scales always are. */
+    /* fp8_528_g32*, nvfp4_288*: values are rounded to bf16 before quantization, as in sglang and flashinfer.
+     * Compressed entries of other formats with scales are always rounded to bf16 first. */
     SMLA_WRITER_BF16_FIRST = 2,
-    /* index_mxfp4_68: ties take the smaller magnitude, zeros no sign, as in sglang's index keys of V4. */
+    /* index_mxfp4_68: ties round to the smaller magnitude and zeros have no sign, as in sglang for V4. */
     SMLA_WRITER_TIES_TO_ZERO = 4,
-    /* fp8_528_g32*, nvfp4_288*: what becomes a compressed entry is bf16 before its norm, as in sglang. */
+    /* fp8_528_g32*, nvfp4_288*: pooled entries are rounded to bf16 before their norm, as in sglang. */
     SMLA_WRITER_BF16_POOLED = 8,
-    /* fp8_528_g32*: compressed entries hold values of nvfp4_288, as in sglang; windows of sessions do not. */
+    /* fp8_528_g32*: compressed entries (not session windows) have nvfp4_288 values, as in sglang. */
     SMLA_WRITER_FP4_VALUES = 16
 };
 
-/* A paged cache. A row is addressed as page * page_rows + offset (int32). An offset >= page_tokens, a row < 0
- * and a row >= capacity = (pages - 1) * page_rows + page_tokens are holes: never read, never written. */
+/* Paged cache. Row page * page_rows + offset (int32) is token `offset` of a page. A row is masked if it is
+ * negative, its offset is >= page_tokens, or it is >= capacity = (pages - 1) * page_rows + page_tokens. Calls
+ * never read or write masked rows. */
 typedef struct smla_cache {
     void* data;
     smla_format format;
     smla_device_type device_type;
     int32_t device_index;
-    /* Values per token; 0: the format's own width (row_* and state_* have none, so they must give it). */
+    /* Values per token; 0 means the format's width, which row_* and state_* formats do not have. */
     int32_t width;
-    /* Tokens per page, any >= 1. */
+    /* Tokens per page, 1 or more. */
     int32_t page_tokens;
-    /* Rows from one page to the next; 0: page_tokens. Larger where pages of several layers interleave. */
+    /* Rows from one page to the next; 0 means page_tokens. Pages of several layers may interleave. */
     int32_t page_rows;
     int64_t pages;
-    /* Bytes from one page to the next; 0: packed by the format's page rule. */
+    /* Bytes from one page to the next; 0 means packed pages of the format. */
     int64_t page_stride_bytes;
-    /* Bytes from one row to the next, for row-packed formats; 0: packed. */
+    /* Bytes from one row to the next in row-packed formats; 0 means packed rows. */
     int64_t row_stride_bytes;
-    /* fp8_576 and fp8_512: value = code * scale, > 0. Others: 0 or 1. */
+    /* fp8_576 and fp8_512: factor of all codes, > 0. Other formats: 0 or 1. */
     float scale;
-    /* Bits of the format's writer; 0 for formats whose writers agree. */
+    /* SMLA_WRITER_* bits; 0 for formats that all engines write alike. */
     smla_writer writer;
-    /* Optional, where the cache lies: overrides `scale`; read when the kernel runs. */
+    /* Optional scale on the cache's device, read when the kernel runs; overrides `scale`. */
     const float* scale_device;
 } smla_cache;
 
-/* What a kernel may round beyond the order of its f32 sums. */
+/* Values that a kernel may round in addition to its f32 sums. */
 typedef int32_t smla_precision;
 enum {
-    /* SMLA_PRECISION_EXACT. */
+    /* Means SMLA_PRECISION_EXACT. */
     SMLA_PRECISION_DEFAULT = 0,
-    /* attend: the scale of a tile is applied outside of the products, never rounded into a key. score:
+    /* attend: kernels apply the scale of a tile to the products and never round it into a key. score:
      * products are summed in f32. */
     SMLA_PRECISION_EXACT = 1,
-    /* attend: a key may be rounded to bf16(code * scale), as the engines reference and cpu do, or to
-     * f16(code * f16(scale)), which is nearer: cuda's fastest kernels on Hopper do one or the other. Where
-     * scales are powers of two the values are the same. score: e4m3 products may be summed with about 14
-     * bits, as tensor cores of Hopper and DeepGEMM do: docs/kernels/cuda_score.md has the bound. */
+    /* attend: kernels may round a key to bf16(code * scale), as the engines reference and cpu do, or to
+     * f16(code * f16(scale)), which is more accurate; the fastest Hopper kernels of cuda do one of the two.
+     * If scales are powers of two, the values do not change. score: e4m3 products may be summed with about 14
+     * bits, as tensor cores of Hopper and DeepGEMM do; docs/kernels/cuda_score.md has the bound. */
     SMLA_PRECISION_ROUNDED = 2
 };
 
-/* A CUDA stream; null: the default stream, and always so on a CPU. */
+/* CUDA stream. Null means the default stream, and is the only stream of a CPU. */
 typedef void* smla_stream;
 
 #ifdef __cplusplus

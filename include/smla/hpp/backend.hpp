@@ -1,4 +1,4 @@
-// smla/hpp/backend.hpp: attention backends and their metadata, and the integer operations beside them.
+// smla/hpp/backend.hpp: attention backends, their metadata and their integer operations (smla/rows.h).
 #ifndef SMLA_HPP_BACKEND_HPP
 #define SMLA_HPP_BACKEND_HPP
 
@@ -16,7 +16,7 @@
 namespace smla {
 inline namespace v0 {
 
-// A device by name, for arguments and questions; nothing is asked of it.
+// Describes a device by name, for smla_backend_args. The device need not be present.
 inline smla_device_info device(const char* name) {
     smla_device_info out{};
     out.struct_size = sizeof out;
@@ -43,23 +43,23 @@ std::string text_of(Call call) {
 }
 }  // namespace detail
 
-// One reason per line, empty if the backend can serve the arguments. `original`: what the published gate
-// says.
+// Returns why a backend cannot serve the arguments, one reason per line; empty if the backend can. If
+// `original`, the reasons are those of the published backend.
 inline std::string why_not(const char* name, smla_backend_args args, bool original = false) {
     args = detail::sized(args);
     return detail::text_of([&](char* buffer, size_t* bytes) {
         return smla_backend_why_not(name, &args, original, buffer, bytes);
     });
 }
-// JSON: the backend chosen, and each candidate with its refusals.
+// Returns JSON: the chosen backend, and every candidate with the reasons against it.
 inline std::string select_backend(smla_backend_args args, const char* wanted = nullptr) {
     args = detail::sized(args);
     return detail::text_of(
         [&](char* buffer, size_t* bytes) { return smla_backend_select(&args, wanted, buffer, bytes); });
 }
 
-// Buffers of a fixed size and address; build() changes their contents. Serves one build, or any number of
-// readers, at a time. Keeps its backend alive.
+// Buffers with fixed sizes and addresses, whose contents build() changes. An object serves one build, or any
+// number of readers, at a time, and keeps its backend alive.
 class Metadata {
 public:
     explicit Metadata(std::shared_ptr<const smla_backend> backend) {
@@ -68,9 +68,9 @@ public:
         handle_ = {raw, Destroy{std::move(backend)}};
     }
 
-    // An invalid batch changes nothing. Tensors on the host may be changed or freed when build() returns;
-    // tensors on a GPU must stay valid until the work on batch.stream has finished, and block tables on a GPU
-    // until the last forward of the step has.
+    // Computes the metadata of a step. An invalid batch changes nothing. Tensors on the host may be changed
+    // or freed when build() returns; tensors on a GPU must stay valid until the work on batch.stream has
+    // finished, and block tables on a GPU until the last forward of the step has finished.
     void build(smla_plan_batch batch) {
         batch = detail::sized(batch);
         check(smla_backend_metadata_build(get(), &batch));
@@ -89,8 +89,8 @@ public:
         check(smla_backend_metadata_field(get(), name, &out));
         return out;
     }
-    // Dimensions of 1 in the middle are left out: [Td,1,window] is a view of Td rows. Throws for a field on a
-    // GPU: tensor() gives it.
+    // Returns a field as C++ values, without a middle dimension of 1: [Td,1,window] becomes [Td,window].
+    // Throws for a field on a GPU; use tensor() instead.
     template <Element T>
     View<const T> field(const char* name) const {
         smla_tensor out = tensor(name);
@@ -105,12 +105,12 @@ public:
 
 #define SMLA_HPP_FIELD(name, type, label) \
     View<const type> name() const { return field<type>(label); }
-    // of V3.2
+    // fields of V3.2
     SMLA_HPP_FIELD(req_id_per_token, int32_t, "req_id_per_token")
     SMLA_HPP_FIELD(slot_mapping, int64_t, "slot_mapping")
     SMLA_HPP_FIELD(scheduler_metadata, int32_t, "fp8_extra_metadata.scheduler_metadata")
     SMLA_HPP_FIELD(num_splits, int32_t, "fp8_extra_metadata.num_splits")
-    // of V4
+    // fields of V4
     SMLA_HPP_FIELD(token_to_req_indices, int32_t, "swa.token_to_req_indices")
     SMLA_HPP_FIELD(is_valid_token, uint8_t, "swa.is_valid_token")
     SMLA_HPP_FIELD(decode_swa_indices, int32_t, "swa.decode_swa_indices")
@@ -132,11 +132,12 @@ private:
     std::unique_ptr<smla_backend_metadata, Destroy> handle_;
 };
 
-// A backend keeps its context alive. Any thread may call forward; a workspace serves one call at a time.
+// An attention backend, which keeps its context alive. Any thread may call forward(); a workspace serves one
+// call at a time.
 class Backend {
 public:
-    // `name` null: the one that suits the arguments and the device best (SMLA_BACKEND of the environment
-    // forces another).
+    // Creates the backend `name`. A null name selects the best backend for the arguments and the device, or
+    // the backend in the environment variable SMLA_BACKEND.
     Backend(const Context& context, smla_backend_args args, const char* name = nullptr) {
         args = detail::sized(args);
         smla_backend* raw = nullptr;
@@ -145,8 +146,7 @@ public:
     }
 
     smla_backend* get() const { return handle_.get(); }
-    // Shared ownership of the handle. Objects that are created from a backend hold it to keep the backend
-    // alive.
+    // Returns the shared handle. Objects that are created from a backend use this handle to keep it alive.
     const std::shared_ptr<smla_backend>& shared() const { return handle_; }
     smla_backend_info info() const {
         smla_backend_info out{};
@@ -197,7 +197,7 @@ SMLA_HPP_ROWS(decode_schedule)
 inline void lse_from_log2(const smla_tensor& log2_lse, const smla_tensor& lse) {
     check(smla_lse_from_log2(&log2_lse, &lse));
 }
-// Returns how many chunks it wrote.
+// Returns the number of chunks written.
 inline int32_t prefill_chunks(smla_prefill_chunks_args args) {
     args = detail::sized(args);
     check(smla_prefill_chunks(&args));

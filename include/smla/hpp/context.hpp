@@ -1,4 +1,4 @@
-// smla/hpp/context.hpp: contexts of a CPU or a GPU, workspaces and the stage calls.
+// smla/hpp/context.hpp: contexts of a CPU or a GPU, workspaces and stage calls.
 #ifndef SMLA_HPP_CONTEXT_HPP
 #define SMLA_HPP_CONTEXT_HPP
 
@@ -16,19 +16,19 @@
 namespace smla {
 inline namespace v0 {
 
-// Scratch where a context runs, which grows to what calls need. Serves one call at a time: on a GPU, one
-// stream. With a budget, stages that can loop within it do.
+// Scratch memory on a context's device that grows to the size that calls need. A workspace serves one call at
+// a time, on a GPU one stream. Stages that can work in pieces use at most `budget` bytes, if not 0.
 class Workspace {
 public:
     explicit Workspace(std::shared_ptr<smla_context> context, size_t budget = 0)
         : context_(std::move(context)), budget_(budget) {}
 
-    // At least this many bytes from now on. Addresses change when it grows; the error word does not. Growing
-    // waits for the stream, so it is refused in a capture: reserve what a captured call needs before.
+    // Makes the workspace at least `bytes` large. Growing changes the address, keeps the error word and waits
+    // for the stream, so it fails in a capture: reserve what a captured call needs before the capture.
     void reserve(size_t bytes, smla_stream stream = nullptr) {
         bytes = (bytes < header ? header : bytes + alignment - 1) / alignment * alignment;
         if (bytes <= memory_.bytes()) return;
-        check(smla_upload(context_.get(), nullptr, nullptr, 0, stream));  // refused in a capture
+        check(smla_upload(context_.get(), nullptr, nullptr, 0, stream));  // fails in a capture
         Buffer grown(context_, bytes);
         check(smla_workspace_init(context_.get(), {grown.data(), bytes}, stream));
         if (memory_.bytes()) {
@@ -39,8 +39,8 @@ public:
         memory_ = std::move(grown);
     }
 
-    // Zeroes the counters, which a call that broke off may have left set (INVALID_ARGUMENT and UNSUPPORTED
-    // start nothing).
+    // Zeroes the counters, which a call that failed after its start may have left nonzero. Calls that return
+    // INVALID_ARGUMENT or UNSUPPORTED start no work.
     void reset(smla_stream stream = nullptr) {
         if (memory_.bytes()) check(smla_workspace_init(context_.get(), get(), stream));
     }
@@ -57,13 +57,13 @@ private:
     Buffer memory_;
 };
 
-// The engine that runs calls, and its threads. Any thread may call.
+// The engine that runs calls, and its threads. Any thread may call a context.
 //
 // Every stage is a member with three forms:
-//   context.attend(args);                     a workspace of the context's own: such calls take turns, on a
-//                                             GPU in the default stream
-//   context.attend(args, workspace, stream);  the caller's smla::Workspace, grown where it is too small
-//   context.attend(args, raw, stream);        the caller's memory, a smla_workspace of at least
+//   context.attend(args);                     in the context's own workspace; such calls run one at a time,
+//                                             on a GPU in the default stream
+//   context.attend(args, workspace, stream);  in the caller's smla::Workspace, which grows if it is too small
+//   context.attend(args, raw, stream);        in the caller's memory, a smla_workspace of at least
 //                                             context.workspace_size<SMLA_STAGE_ATTEND>(args) bytes
 class Context {
 public:
@@ -80,16 +80,16 @@ public:
     Context& operator=(Context&&) noexcept = default;
 
     smla_context* get() const { return handle_.get(); }
-    // Objects made from a context hold this to keep it alive.
+    // Objects that are created from a context use this handle to keep the context alive.
     const std::shared_ptr<smla_context>& shared() const { return handle_; }
     std::string description() const { return smla_context_description(get()); }
     Workspace workspace(size_t budget = 0) const { return Workspace(handle_, budget); }
 
-    // Where the context runs, and where its calls' tensors, caches and workspaces lie.
+    // Device of the context. Tensors, caches and workspaces of its calls are on this device.
     smla_device_type device_type() const { return device_type_; }
     int32_t device_index() const { return device_index_; }
 
-    // Memory there, with undefined contents.
+    // Memory on the context's device with undefined contents.
     Buffer buffer(size_t bytes) const { return Buffer(handle_, bytes); }
     Tensor tensor(smla_dtype dtype, Shape shape) const { return Tensor(handle_, dtype, shape); }
     template <Element T>
@@ -99,7 +99,7 @@ public:
     Cache cache(smla_format format, int64_t pages, int32_t page_tokens, int32_t width = 0) const {
         return Cache(handle_, format, pages, page_tokens, width);
     }
-    // A copy of a vector, array or span of the host; without a shape, [size].
+    // Copies a vector, array or span on the host to a tensor. Without a shape, the tensor is [size].
     template <class Memory>
     Tensor copy_of(const Memory& values, Shape shape) const {
         Tensor out(handle_, dtype_of<std::remove_cvref_t<decltype(*std::data(values))>>, shape);
@@ -110,7 +110,7 @@ public:
     Tensor copy_of(const Memory& values) const {
         return copy_of(values, {int64_t(std::size(values))});
     }
-    // A dense tensor over memory that lies there already and stays the caller's.
+    // Returns a dense tensor of memory that the caller owns, on the context's device.
     smla_tensor view(const void* data, smla_dtype dtype, Shape shape) const {
         smla_tensor out = smla::tensor(data, dtype, shape);
         out.device_type = device_type_;
@@ -126,15 +126,15 @@ public:
         return bytes;
     }
 
-    // Before a capture: see smla_prepare.
+    // Call before a capture; see smla_prepare.
     template <smla_stage S>
     void prepare(StageArgs<S> args) const {
         args = detail::sized(args);
         check(smla_prepare(get(), S, &args));
     }
 
-    // JSON: every kernel of the stage in order of preference, why each will not run these arguments, which
-    // one does.
+    // Returns JSON: all kernels of the stage in order of preference, why each does not support these
+    // arguments, and the kernel that runs.
     template <smla_stage S>
     std::string explain(StageArgs<S> args) const {
         args = detail::sized(args);
@@ -146,15 +146,15 @@ public:
         return text;
     }
 
-    // Scans what a hot call takes on trust (rows, lengths, tables, slots): throws SMLA_DATA_ERROR at the
-    // first bad value.
+    // Checks the contents of index tensors (rows, lengths, tables, slots). Throws SMLA_DATA_ERROR for the
+    // first invalid value.
     template <smla_stage S>
     void check_data(StageArgs<S> args) const {
         args = detail::sized(args);
         check(smla_check_stage(get(), S, &args));
     }
 
-    // The first bad value that calls in this workspace met, and forgets it. Contexts with check_indices.
+    // Returns and clears the first invalid value in the error word of a workspace (check_indices).
     std::optional<smla_error_word> read_error(smla_workspace workspace, smla_stream stream = nullptr) const {
         smla_error_word word{};
         check(smla_read_error(get(), workspace, stream, &word));
@@ -218,7 +218,7 @@ private:
     std::unique_ptr<Own> own_;
 };
 
-// This machine's processors: the engine `cpu`.
+// The engine `cpu` on this machine.
 class Cpu : public Context {
 public:
     explicit Cpu(smla_context_args args = {}) : Context(on(args)) {}
@@ -230,7 +230,7 @@ private:
     }
 };
 
-// A GPU: the engine `cuda`. Throws where there is none.
+// The engine `cuda` on one GPU. The constructor throws if there is no such GPU.
 class Gpu : public Context {
 public:
     explicit Gpu(int32_t index = 0, smla_context_args args = {}) : Context(on(index, args)) {}

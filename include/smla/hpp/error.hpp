@@ -1,4 +1,4 @@
-// smla/hpp/error.hpp: errors of the C ABI as exceptions, and versions.
+// smla/hpp/error.hpp: errors of the C ABI as exceptions, and version numbers.
 #ifndef SMLA_HPP_ERROR_HPP
 #define SMLA_HPP_ERROR_HPP
 
@@ -12,7 +12,7 @@
 namespace smla {
 inline namespace v0 {
 
-// Why a call was refused or failed: which field, what it was, and what it has to be.
+// Error of a call: status, name of the field, its value (got), and its required value (wanted).
 class SMLA_API Error : public std::exception {
 public:
     Error(smla_status status, std::string field_name, std::string got_value, std::string wanted_rule)
@@ -22,7 +22,7 @@ public:
           wanted(std::move(wanted_rule)),
           message_(field + ": got " + got + ", wanted " + wanted) {}
 
-    // The last error of this thread, for a status that a C call has just returned.
+    // Returns the last error of this thread, for a status that a C call has just returned.
     static Error last(smla_status status) {
         smla_error info{};
         smla_last_error_info(&info);
@@ -40,7 +40,7 @@ private:
     std::string message_;
 };
 
-// For C calls that have no wrapper: smla::check(smla_...(...)).
+// Throws the error of a failed C call, for C calls that have no wrapper: smla::check(smla_...(...)).
 inline void check(smla_status status) {
     if (status != SMLA_OK) throw Error::last(status);
 }
@@ -54,13 +54,13 @@ namespace detail {
 constexpr Version version(int32_t number) { return {number / 10000, number / 100 % 100, number % 100}; }
 }  // namespace detail
 
-// Versions of the headers that the caller was compiled with, and of the library that runs. A context rejects
+// Versions of the headers with which the caller was compiled, and of the library that runs. A context rejects
 // a library of another major version and, before 1.0, of another minor version.
 constexpr Version header_version = detail::version(SMLA_VERSION);
 inline Version library_version() { return detail::version(smla_version()); }
 
 namespace detail {
-// The struct that a C call takes, with its size filled in.
+// Returns an argument struct with its size filled in.
 template <class Args>
 Args sized(Args args) {
     if (args.struct_size == 0) args.struct_size = sizeof(Args);

@@ -1,5 +1,5 @@
-// smla/hpp/layer.hpp: attention layers of a checkpoint, and sessions that bring their caches. What each call
-// takes and refuses stands at its C function in smla/layer.h; wrong arguments throw smla::Error.
+// smla/hpp/layer.hpp: attention layers of a checkpoint, and sessions that own their caches. smla/layer.h
+// documents the arguments of each call; invalid arguments throw smla::Error.
 #ifndef SMLA_HPP_LAYER_HPP
 #define SMLA_HPP_LAYER_HPP
 
@@ -15,11 +15,11 @@
 namespace smla {
 inline namespace v0 {
 
-// A layer keeps its context alive, a session its layer.
+// An attention layer, which keeps its context alive.
 class Layer {
 public:
-    // Layer number `layer` of a folder, or of a .safetensors file with options.config. One error lists every
-    // missing or misshapen tensor.
+    // Reads layer number `layer` of a folder, or of a .safetensors file with options.config. One error lists
+    // every missing or misshapen tensor.
     Layer(const Context& context, const std::string& checkpoint, int32_t layer,
           smla_layer_args options = {}) {
         options.checkpoint = checkpoint.c_str();
@@ -27,9 +27,9 @@ public:
         create(context, options);
     }
 
-    // The same of weights in memory. `config`: text of a config.json. Dense tensors of the dtype wanted are
-    // borrowed: their memory must stay as long as the layer and its sessions. With options.weights =
-    // SMLA_WEIGHTS_AS_STORED, bf16 matrices are wanted as they are.
+    // Creates a layer from weights in memory. `config` is the text of a config.json. Dense tensors of the
+    // required dtype are borrowed: their memory must stay valid as long as the layer and its sessions. With
+    // options.weights = SMLA_WEIGHTS_AS_STORED, bf16 matrices keep their dtype.
     static Layer from_tensors(const Context& context, const std::string& config,
                               std::span<const smla_named_tensor> tensors, int32_t layer,
                               smla_layer_args options = {}) {
@@ -53,18 +53,18 @@ public:
         return out;
     }
 
-    // One step over the caller's caches and plan; the workspace grows if it must.
+    // Runs one step with the caller's caches and plan. The workspace grows if it is too small.
     void forward(smla_layer_step step, Workspace& workspace, smla_stream stream = nullptr) const {
         workspace.reserve(workspace_size(step, workspace.budget()), stream);
         forward(step, workspace.get(), workspace.budget(), stream);
     }
-    // The same in at least workspace_size(step, stage_budget) bytes.
+    // Runs one step in a workspace of at least workspace_size(step, stage_budget) bytes.
     void forward(smla_layer_step step, smla_workspace workspace, size_t stage_budget = 0,
                  smla_stream stream = nullptr) const {
         step = detail::sized(step);
         check(smla_layer_forward(get(), &step, stage_budget, workspace, stream));
     }
-    // Bytes; data pointers of the step may be null.
+    // Returns the workspace bytes of a step; data pointers of the step may be null.
     size_t workspace_size(smla_layer_step step, size_t stage_budget = 0) const {
         step = detail::sized(step);
         size_t bytes = 0;
@@ -87,7 +87,7 @@ private:
     std::shared_ptr<smla_layer> handle_;
 };
 
-// A layer with caches for a number of requests. Serves one call at a time; a concurrent second call throws.
+// A layer with caches for several requests. A session serves one call at a time; a concurrent call throws.
 class Session {
 public:
     explicit Session(const Layer& layer, smla_session_args args = {}) {
@@ -97,12 +97,12 @@ public:
         handle_ = {raw, Destroy{layer.shared()}};
     }
 
-    // The next tokens of one request: hidden and out [T,X].
+    // Appends tokens to one request: hidden and out are [T,X].
     void forward(const smla_tensor& hidden, const smla_tensor& out, int32_t request = 0) {
         const smla_step_request one{request, hidden.ndim ? int32_t(hidden.shape[0]) : 0};
         forward(std::span(&one, 1), hidden, out);
     }
-    // The next tokens of several, one request after the other in hidden and out.
+    // Appends tokens to several requests, one request after the other in hidden and out.
     void forward(std::span<const smla_step_request> requests, const smla_tensor& hidden,
                  const smla_tensor& out) {
         smla_session_step step{};
@@ -112,40 +112,40 @@ public:
         step.out = out;
         forward(step);
     }
-    // Everything that a step may have: also own RoPE positions, a forced selection.
+    // Runs a step with any optional argument, such as RoPE positions or a forced selection.
     void forward(smla_session_step step) {
         step = detail::sized(step);
         check(smla_session_forward(get(), &step));
     }
 
-    // Selection of the last step, if it had none forced: [T,k], -1 after the last; empty without an indexer.
-    // Valid until the next step.
+    // Returns the selection of the last step, if it was not forced: [T,k], -1 after the last; empty without
+    // an indexer. Valid until the next step.
     View<const int32_t> topk() const {
         smla_tensor out{};
         check(smla_session_topk(get(), &out));
         return View<const int32_t>("topk", out);
     }
-    // Tokens that a request holds.
+    // Returns the number of tokens of a request.
     int32_t length(int32_t request = 0) const {
         int32_t tokens = 0;
         check(smla_session_length(get(), request, &tokens));
         return tokens;
     }
-    // Forgets all tokens of a request; its pages serve others.
+    // Removes all tokens of a request and makes its pages available to other requests.
     void end_request(int32_t request = 0) { check(smla_session_end_request(get(), request)); }
-    // Forgets all but the first `tokens` tokens of a request, as if the others had never been.
+    // Removes all but the first `tokens` tokens of a request, as if the others had never been added.
     void truncate(int32_t tokens, int32_t request = 0) {
         check(smla_session_truncate(get(), request, tokens));
     }
-    // `target` holds what `source` holds, in pages of its own.
+    // Replaces the tokens of `target` by those of `source`, in separate pages.
     void copy_request(int32_t source, int32_t target) {
         check(smla_session_copy_request(get(), source, target));
     }
-    // Request i holds what request sources[i] held before.
+    // Gives request i the tokens that request sources[i] had.
     void reorder(std::span<const int32_t> sources) {
         check(smla_session_reorder(get(), sources.data(), int32_t(sources.size())));
     }
-    // Another session that holds the same requests. Fields that are 0 are taken from this one.
+    // Creates another session with the same requests. Fields that are 0 are taken from this session.
     Session clone(smla_session_args args = {}) const {
         args = detail::sized(args);
         smla_session* raw = nullptr;
@@ -154,12 +154,12 @@ public:
         out.handle_ = {raw, handle_.get_deleter()};
         return out;
     }
-    // Other maxima for the same requests, to grow beyond max_tokens. Fields that are 0 stay as they are.
+    // Changes the maxima, for example to exceed max_tokens. Fields that are 0 keep their values.
     void resize(smla_session_args args) {
         args = detail::sized(args);
         check(smla_session_resize(get(), &args));
     }
-    // What it was made with, defaults filled in.
+    // Returns the arguments of the session, including defaults.
     smla_session_args args() const {
         smla_session_args out{};
         out.struct_size = sizeof out;

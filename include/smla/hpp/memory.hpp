@@ -1,7 +1,7 @@
-// smla/hpp/memory.hpp: memory where a context runs, and tensors and caches that own theirs. A context makes
-// them: context.tensor<float>({4, 576}), context.cache(SMLA_FP8_656, pages, 64). They go into argument
-// structs as they are. Each keeps its context alive; memory on a GPU must not be freed while calls still use
-// it.
+// smla/hpp/memory.hpp: memory on a context's device, and tensors and caches that own their memory. Contexts
+// create them: context.tensor<float>({4, 576}), context.cache(SMLA_FP8_656, pages, 64). Tensors and caches
+// convert to the types of argument structs. Each object keeps its context alive; memory on a GPU must not be
+// freed while calls use it.
 #ifndef SMLA_HPP_MEMORY_HPP
 #define SMLA_HPP_MEMORY_HPP
 
@@ -18,7 +18,7 @@
 namespace smla {
 inline namespace v0 {
 
-// Bytes where a context runs, freed by the destructor. Their contents are undefined at first.
+// Memory on a context's device, freed by the destructor. The initial contents are undefined.
 class Buffer {
 public:
     Buffer() = default;
@@ -37,19 +37,19 @@ public:
 
     void* data() const { return memory_.get(); }
     size_t bytes() const { return bytes_; }
-    // Throws if it has no memory: made without a context, or moved from.
+    // Throws if the buffer has no context, because it is default-constructed or moved from.
     const Buffer& checked(const char* name) const {
         if (!memory_.get_deleter().context)
             throw Error(SMLA_INVALID_ARGUMENT, name, "moved from", "one that has its memory");
         return *this;
     }
 
-    // From the host, in the order of the stream; `from` may be reused at once.
+    // Copies from the host in stream order; `from` may be reused when the call returns.
     void upload(const void* from, size_t bytes, smla_stream stream = nullptr) const {
         checked("buffer").require_room(bytes);
         check(smla_upload(memory_.get_deleter().context.get(), data(), from, bytes, stream));
     }
-    // To the host, once the stream is done; waits for that.
+    // Copies to the host in stream order, and waits for the copy.
     void download(void* to, size_t bytes, smla_stream stream = nullptr) const {
         checked("buffer").require_room(bytes);
         check(smla_download(memory_.get_deleter().context.get(), to, data(), bytes, stream));
@@ -70,8 +70,8 @@ private:
     size_t bytes_ = 0;
 };
 
-// A dense tensor and its memory. Values come and go as the C++ type of its dtype; codes of bf16 and f16 as
-// uint16_t, of e4m3, e2m1 (two each) and e8m0 as uint8_t.
+// A dense tensor that owns its memory. Values have the C++ type of the dtype; codes of bf16 and f16 are
+// uint16_t, codes of e4m3, e2m1 (two per byte) and e8m0 are uint8_t.
 class Tensor {
 public:
     Tensor(std::shared_ptr<smla_context> context, smla_dtype dtype, Shape shape)
@@ -88,7 +88,7 @@ public:
     }
     const Buffer& memory() const { return memory_; }
 
-    // All of its elements, from a vector, array or span of the host.
+    // Writes all elements from a vector, array or span on the host.
     template <class Memory>
     void upload(const Memory& values, smla_stream stream = nullptr) const {
         using T = std::remove_cvref_t<decltype(*std::data(values))>;
@@ -100,7 +100,7 @@ public:
                         std::to_string(memory_.bytes()) + ", those of the tensor");
         memory_.upload(std::data(values), bytes, stream);
     }
-    // All of its elements, once the stream is done.
+    // Returns all elements, after the work on the stream.
     template <class T>
     std::vector<T> download(smla_stream stream = nullptr) const {
         memory_.checked("tensor");
@@ -129,7 +129,7 @@ private:
     Buffer memory_;
 };
 
-// A packed cache and its memory.
+// A packed cache that owns its memory.
 class Cache {
 public:
     Cache(std::shared_ptr<smla_context> context, smla_format format, int64_t pages, int32_t page_tokens,

@@ -1,5 +1,5 @@
 // smla/hpp/model.hpp: describes an attention layer from config.json, without its weights. smla/model.h
-// documents each call; wrong arguments throw smla::Error.
+// documents the calls; invalid arguments throw smla::Error.
 #ifndef SMLA_HPP_MODEL_HPP
 #define SMLA_HPP_MODEL_HPP
 
@@ -21,7 +21,7 @@ inline smla_layer_info layer_info(smla_layer_args args) {
     return out;
 }
 
-// Returns the layer's rotation frequencies in radians per position: `frequencies` of stages that rotate.
+// Returns the layer's rotation frequencies in radians per position, for the stages that rotate.
 inline std::vector<double> rope_frequencies(smla_layer_args args) {
     std::vector<double> out(static_cast<size_t>(layer_info(args).rope_width / 2));
     args = detail::sized(args);

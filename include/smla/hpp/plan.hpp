@@ -1,4 +1,4 @@
-// smla/hpp/plan.hpp: the batch plan.
+// smla/hpp/plan.hpp: plans, which contain what a step's kernels need to know about its batch.
 #ifndef SMLA_HPP_PLAN_HPP
 #define SMLA_HPP_PLAN_HPP
 
@@ -14,8 +14,8 @@
 namespace smla {
 inline namespace v0 {
 
-// Buffers of a fixed size and address; build() changes their contents. Serves one build, or any number of
-// readers, at a time.
+// Buffers with fixed sizes and addresses, whose contents build() changes. A plan serves one build, or any
+// number of readers, at a time.
 class Plan {
 public:
     explicit Plan(smla_plan_args args) {
@@ -24,13 +24,15 @@ public:
         check(smla_plan_create(&args, &raw));
         handle_.reset(raw);
     }
-    // Its fields lie on the context's device. Keeps the context alive, which args.context alone does not.
+    // Creates a plan whose fields are on the context's device. The plan keeps the context alive, which
+    // args.context does not.
     Plan(const Context& context, smla_plan_args args) : Plan(with(context, args)) {
         handle_.get_deleter().alive = context.shared();
     }
 
-    // An invalid batch changes nothing. Tensors on the host may be changed or freed when build() returns;
-    // tensors on a GPU must stay valid until the work on batch.stream has finished.
+    // Computes the fields of a step. An invalid batch changes nothing. Tensors on the host may be changed or
+    // freed when build() returns; tensors on a GPU must stay valid until the work on batch.stream has
+    // finished.
     void build(smla_plan_batch batch) {
         batch = detail::sized(batch);
         check(smla_plan_build(get(), &batch));
@@ -38,9 +40,9 @@ public:
 
     smla_plan* get() const { return handle_.get(); }
 
-    // By name, for the fields that this plan has; smla/plan.h says what they hold. The memory of a view shows
-    // the last build; its shape is that of the build before the view was made. Views of a plan on a GPU
-    // throw: there tensor() gives the field.
+    // Fields of this plan by name; smla/plan.h documents their contents. A view reads the memory of the last
+    // build with the shape at the time when the view was created. For a plan on a GPU, views throw; use
+    // tensor() instead.
     std::vector<std::string_view> fields() const {
         const char* const* names = nullptr;
         int32_t count = 0;

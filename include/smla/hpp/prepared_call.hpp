@@ -13,8 +13,8 @@
 namespace smla {
 inline namespace v0 {
 
-// A stage call or the forward of a backend, prepared for fixed shapes; see smla/prepared_call.h. A Call keeps
-// its context or backend alive, but not the metadata of a forward. Several threads may run a Call
+// A stage call or the forward call of a backend, prepared for fixed shapes; see smla/prepared_call.h. A Call
+// keeps its context or backend alive, but not the metadata of a forward call. Several threads may run a Call
 // concurrently; each run needs a separate workspace.
 //
 //   const auto step = smla::Call::of<SMLA_STAGE_ATTEND>(
@@ -22,7 +22,7 @@ inline namespace v0 {
 //   step.run({q, out}, workspace);
 class Call {
 public:
-    // Prepares a call of stage S. `moving`: offsets in the arguments, as in smla_call_create.
+    // Prepares a call of stage S. `moving` lists offsets in the arguments, as in smla_call_create.
     template <smla_stage S>
     static Call of(const Context& context, StageArgs<S> args, std::initializer_list<size_t> moving,
                    size_t budget = 0) {
@@ -32,7 +32,7 @@ public:
             smla_call_create(context.get(), S, &args, moving.begin(), int32_t(moving.size()), budget, &raw));
         return Call(raw, context.shared(), moving.size());
     }
-    // Prepares the forward of a backend. `moving`: offsets in smla_backend_forward_args.
+    // Prepares the forward call of a backend. `moving` lists offsets in smla_backend_forward_args.
     static Call of(const Backend& backend, smla_backend_forward_args args,
                    std::initializer_list<size_t> moving) {
         args = detail::sized(args);

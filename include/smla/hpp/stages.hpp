@@ -1,11 +1,11 @@
-// smla/hpp/stages.hpp: which arguments a stage takes.
+// smla/hpp/stages.hpp: argument types of the stages.
 #ifndef SMLA_HPP_STAGES_HPP
 #define SMLA_HPP_STAGES_HPP
 
 #include <smla/stages.h>
 #include <smla/hpp/error.hpp>
 
-// X(name, stage, arguments): every stage call, as smla/stages.h declares them.
+// List of all stage calls of smla/stages.h, as X(name, stage, arguments).
 #define SMLA_HPP_STAGES(X)                                              \
     X(norm, SMLA_STAGE_NORM, smla_norm_args)                            \
     X(rope, SMLA_STAGE_ROPE, smla_rope_args)                            \

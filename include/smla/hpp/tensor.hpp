@@ -1,5 +1,5 @@
-// smla/hpp/tensor.hpp: tensors and caches over C++ memory of the host, and typed views of what the library
-// returns. Memory elsewhere: smla/hpp/memory.hpp.
+// smla/hpp/tensor.hpp: tensors and caches of C++ memory on the host, and typed views of the library's
+// results. For memory on other devices, see smla/hpp/memory.hpp.
 #ifndef SMLA_HPP_TENSOR_HPP
 #define SMLA_HPP_TENSOR_HPP
 
@@ -19,7 +19,7 @@ inline namespace v0 {
 
 using Shape = std::initializer_list<int64_t>;
 
-// The dtype of a C++ type. bf16, f16 and the 8- and 4-bit types have none: name their dtype.
+// The dtype of a C++ type. bf16, f16 and the 8- and 4-bit dtypes have no C++ type and must be named.
 template <class T>
 inline constexpr smla_dtype dtype_of = 0;
 template <>
@@ -48,20 +48,20 @@ inline std::string name_of_device(smla_device_type type) {
 }
 }  // namespace detail
 
-// Memory that outlives the expression it stands in: a variable, or a view of one.
+// Memory that outlives the expression in which it occurs: a variable, or a view of one.
 template <class Memory>
 concept Borrowed =
     std::is_lvalue_reference_v<Memory> || std::ranges::enable_borrowed_range<std::remove_cvref_t<Memory>>;
 
-// A dense tensor over the caller's memory on the host. Inputs may be const: the library writes to outputs
-// only.
+// Returns a dense tensor of memory on the host. Inputs may be const, because the library only writes to
+// outputs.
 inline smla_tensor tensor(const void* data, smla_dtype dtype, Shape shape) {
     if (shape.size() > SMLA_MAX_NDIM)
         throw Error(SMLA_INVALID_ARGUMENT, "tensor.shape", std::to_string(shape.size()) + " dimensions",
                     "at most " + std::to_string(SMLA_MAX_NDIM));
     int64_t extents[SMLA_MAX_NDIM] = {};
     std::copy(shape.begin(), shape.end(), extents);
-    constexpr int64_t most = int64_t(1) << 48;  // elements, of every tensor
+    constexpr int64_t most = int64_t(1) << 48;  // elements of one tensor
     int64_t elements = 1;
     for (size_t i = 0; i < shape.size(); ++i) {
         const int64_t extent = extents[i];
@@ -79,7 +79,7 @@ smla_tensor tensor(T* data, Shape shape) {
     return tensor(static_cast<const void*>(data), dtype_of<std::remove_cv_t<T>>, shape);
 }
 
-// From a vector, array or span that holds exactly the elements of the shape; without a shape, [size].
+// Returns a tensor of a vector, array or span with as many elements as the shape; without a shape, [size].
 template <class Memory>
 requires Borrowed<Memory&&> && Element<std::remove_pointer_t<decltype(std::data(std::declval<Memory&>()))>>
     smla_tensor tensor(Memory&& memory, Shape shape) {
@@ -97,8 +97,8 @@ requires Borrowed<Memory&&> && Element<std::remove_pointer_t<decltype(std::data(
     return tensor(std::data(memory), {int64_t(std::size(memory))});
 }
 
-// A packed cache over the caller's memory on the host. width 0: the format's own (row_* and state_* must give
-// it).
+// Returns a packed cache of memory on the host. width 0 means the format's width; row_* and state_* formats
+// require one.
 inline smla_cache cache(const void* data, smla_format format, int64_t pages, int32_t page_tokens,
                         int32_t width = 0) {
     smla_cache out{};
@@ -111,7 +111,7 @@ inline smla_cache cache(const void* data, smla_format format, int64_t pages, int
     return out;
 }
 
-// What a format is: names, sizes, page rule, scales. width 0: the format's own.
+// Describes a format: names, sizes, page rule, scales. width 0 means the format's width.
 inline smla_format_info format_info(smla_format format, int32_t width = 0) {
     smla_format_info out{};
     out.struct_size = sizeof out;
@@ -124,7 +124,7 @@ inline smla_format format_by_name(const char* name) {
     return out;
 }
 
-// Bytes that a tensor or a cache of this description spans; its data pointer is not looked at.
+// Returns the bytes from the start to the end of a tensor or cache; ignores its data pointer.
 inline size_t tensor_bytes(const smla_tensor& tensor) {
     size_t bytes = 0;
     check(smla_tensor_bytes(&tensor, &bytes));
@@ -136,11 +136,11 @@ inline size_t cache_bytes(const smla_cache& cache) {
     return bytes;
 }
 
-// A dense [n] or [n,columns] tensor of the host as C++ values.
+// A dense [n] or [n,columns] tensor on the host as C++ values.
 template <Element T>
 class View {
 public:
-    View() = default;  // absent: empty
+    View() = default;  // an absent tensor is empty
     View(const char* name, const smla_tensor& from) {
         if (from.ndim == 0) return;
         constexpr smla_dtype wanted = dtype_of<std::remove_cv_t<T>>;
@@ -162,7 +162,7 @@ public:
     bool empty() const { return rows_ * columns_ == 0; }
     std::span<T> values() const { return {data_, size_t(rows_ * columns_)}; }
     std::span<T> row(int64_t i) const { return {data_ + i * columns_, size_t(columns_)}; }
-    T& operator[](int64_t i) const { return data_[i]; }  // of all values
+    T& operator[](int64_t i) const { return data_[i]; }  // index into all values
     T* begin() const { return data_; }
     T* end() const { return data_ + rows_ * columns_; }
 
