@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kTiles = 8;
 
-struct TileConfig {  // as ldtilecfg reads it
+struct TileConfig {  // in the layout of ldtilecfg
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
@@ -58,13 +58,13 @@ uint64_t general_register(const Registers& registers, int number) {
     return uint64_t(registers[order[number]]);
 }
 
-// VEX.128.0F38.W0 with a ModRM byte.
+// An instruction of VEX.128.0F38.W0 with a ModRM byte.
 struct Instruction {
     enum Prefix : int { none, op_size, rep, repne };  // VEX.pp
     int opcode, prefix, third;                        // third: VEX.vvvv
     int reg, rm;                                      // ModRM
     bool in_memory, has_sib;
-    int64_t base;    // of the address, without the index
+    int64_t base;    // address without the index
     int64_t stride;  // index << scale, 0 without an index
     const uint8_t* end;
     int64_t address() const { return base + stride; }
@@ -133,7 +133,7 @@ void load_config(const void* from) {
     state.config = config;
 }
 
-// The configured tile; one without rows is an undefined operation.
+// Returns a configured tile; a tile without rows is an undefined operation.
 Tile& tile(int number) {
     need(state.config.palette == 1, "a tile is used without a configuration");
     need(number < kTiles, "there are 8 tiles");
@@ -202,7 +202,7 @@ void on_illegal_instruction(int, siginfo_t*, void* context) {
     Registers& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
     Instruction in;
     if (decode(registers, in) && perform(in)) registers[REG_RIP] = reinterpret_cast<greg_t>(in.end);
-    else sigaction(SIGILL, &previous, nullptr);  // it comes again, and is not ours
+    else sigaction(SIGILL, &previous, nullptr);  // the signal occurs again and is not for this handler
 }
 
 }  // namespace

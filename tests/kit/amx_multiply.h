@@ -1,14 +1,14 @@
-// The arithmetic of tdpbf16ps, for amx_emulator.cpp.
+// Arithmetic of tdpbf16ps, for amx_emulator.cpp.
 #pragma once
 
 #include <cstdint>
 
 namespace smla::kit {
 
-constexpr int kRows = 16, kRowBytes = 64;  // of a tile
+constexpr int kRows = 16, kRowBytes = 64;  // rows and bytes per row of a tile
 using TileRows = uint8_t[kRows][kRowBytes];
 
-// sum [rows][row_bytes] += a [rows][pairs] times b [pairs][row_bytes]; what lies beyond becomes zero. Tiles
+// Adds a [rows][pairs] times b [pairs][row_bytes] to sum [rows][row_bytes] and zeroes the rest of sum. Tiles
 // are aligned to a row.
 void multiply_tiles(TileRows& sum, const TileRows& a, const TileRows& b, int rows, int pairs, int row_bytes);
 

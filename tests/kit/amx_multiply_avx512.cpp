@@ -12,8 +12,8 @@ namespace {
 
 typedef int32_t Words __attribute__((vector_size(64)));
 
-// Even and odd products are summed apart, each with one rounding per step, and meet at the end. The caller
-// sets the rounding mode; a function of its own, so that no product moves before that.
+// Sums even and odd products separately, with one rounding per step, and adds the two sums at the end. The
+// caller sets the rounding mode; this is a separate function, so that no product is computed before that.
 __attribute__((target("avx512f"), noinline)) void multiply_rows(TileRows& sum, const TileRows& a,
                                                                 const TileRows& b, int rows, int pairs,
                                                                 int row_bytes) {

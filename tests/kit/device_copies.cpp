@@ -13,7 +13,8 @@ constexpr size_t kAlignment = 256;  // of a GPU's allocations: copies are as mis
 
 size_t misalignment(const void* host) { return reinterpret_cast<uintptr_t>(host) % kAlignment; }
 
-// One allocation for all calls, which nest: making and freeing one for each block takes longer than the call.
+// One allocation for all calls, which nest, because allocating and freeing each block takes longer than a
+// call.
 struct Arena {
     explicit Arena(Device& device) : memory(device, size_t(256) << 20) {}
     DeviceBuffer memory;
@@ -35,7 +36,7 @@ Device& gpu() {
     return *device;
 }
 
-// What the host calls its own is the GPU's there; what a test puts elsewhere must stay elsewhere.
+// Host memory becomes GPU memory; memory that a test places on another device must stay there.
 smla_device_type DeviceCopies::moved(smla_device_type type) const {
     if (!on_gpu_) return type;
     return type == SMLA_CPU ? smla_device_type(SMLA_CUDA) : type == SMLA_CUDA ? SMLA_CPU : type;

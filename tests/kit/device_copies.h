@@ -1,5 +1,5 @@
-// The memory of a call where its engine works: copies of the blocks that its arguments point into, with the
-// poison around and between what they hold, there and back.
+// Copies of a call's memory on its engine's device: the blocks to which the arguments point, including the
+// poison around and between tensors, are copied there and back.
 #pragma once
 
 #include "core/device.h"
@@ -11,17 +11,17 @@
 
 namespace smla::kit {
 
-// The GPU of this machine, opened once; throws where there is none.
+// Returns the GPU of this machine, opened once; throws if there is none.
 Device& gpu();
 
 class DeviceCopies {
 public:
-    // Memory of so many bytes, freed with its last owner.
+    // Allocates `bytes` of memory, which are freed with their last owner.
     using Allocate = std::shared_ptr<void> (*)(size_t bytes);
 
-    // With an allocator of one's own each copy holds what a tensor or a cache may have of it, and no poison
-    // around: for memory that ends where nothing is mapped, of a GPU or of the host. Not on a GPU: copies for
-    // an engine of the host.
+    // With `bare`, an allocator, each copy has only the bytes of a tensor or cache without poison around
+    // them, for memory that ends at an unmapped page on a GPU or on the host. With on_gpu false, copies are
+    // for an engine on the host.
     explicit DeviceCopies(Allocate bare = nullptr, bool on_gpu = true) : bare_(bare), on_gpu_(on_gpu) {}
     ~DeviceCopies();
     DeviceCopies(const DeviceCopies&) = delete;
@@ -30,8 +30,8 @@ public:
     void move(smla_cache& cache);
     void move(const float*& scalar);
 
-    void send() const;   // what the host holds now
-    void fetch() const;  // all of it back, guards too; waits
+    void send() const;   // copies the host's contents
+    void fetch() const;  // copies all contents back, including guards; waits
 
 private:
     struct Copy {
@@ -39,8 +39,8 @@ private:
         uint8_t* data;
         bool comes_back;
     };
-    // Where the copy of a host address lies: in that of its block or, outside of all, in one of `bytes`
-    // alone.
+    // Returns the copy of a host address: part of the copy of its block or, outside of all blocks, a copy of
+    // `bytes`.
     void* of(const void* host, size_t bytes, bool comes_back = true);
 
     uint8_t* place(const Range& host);
@@ -51,8 +51,8 @@ private:
     bool on_gpu_;
     std::vector<std::shared_ptr<void>> bare_memory_;
     std::vector<Copy> copies_;
-    Range there_;                          // all copies, unless bare, side by side
-    mutable std::vector<uint8_t> staged_;  // what goes there or came from there
+    Range there_;                          // all copies in one allocation, unless bare
+    mutable std::vector<uint8_t> staged_;  // contents that are copied there or back
 };
 
 template <class Args>

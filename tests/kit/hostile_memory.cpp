@@ -6,7 +6,8 @@
 
 namespace smla::kit {
 
-// A multiple of 64 bytes as often as only what the caller promises; before a wall what ends at it.
+// Returns a multiple of 64 bytes half of the time, otherwise the promised alignment; before a wall, the
+// offset at which a block of `bytes` ends at the wall.
 size_t HostileMemory::skew(size_t alignment, size_t bytes) {
     const size_t to_the_wall = (64 - bytes % 64) % 64;
     if (walls() && !aligned_ && to_the_wall % alignment == 0) return to_the_wall;
@@ -19,7 +20,7 @@ Tensor HostileMemory::tensor(smla_dtype dtype, std::initializer_list<int64_t> sh
     out.dtype = dtype;
     out.ndim = int32_t(shape.size());
     const size_t bits = size_t(dtype_bits(dtype));
-    const size_t unit = aligned_ ? 512 / bits : dtype == SMLA_E2M1 ? 2 : 1;  // of a row and of a gap
+    const size_t unit = aligned_ ? 512 / bits : dtype == SMLA_E2M1 ? 2 : 1;  // elements of a row and a gap
     const bool apart = inner == Inner::any && !aligned_ && random_.chance(0.25);
     int64_t stride = apart ? random_.between(2, 3) : 1;
     for (int d = out.ndim - 1; d >= 0; --d) {

@@ -7,7 +7,7 @@
 
 namespace smla::kit {
 
-// How far apart a tensor's elements may lie.
+// Whether the elements of a tensor's last dimension are dense or may have gaps.
 enum class Inner { dense, any };
 
 struct CacheShape {
@@ -18,13 +18,14 @@ struct CacheShape {
 
 class HostileMemory : public GuardedMemory {
 public:
-    // `aligned`: rows and pages begin at multiples of 64 bytes, and elements lie side by side.
+    // `aligned`: rows and pages begin at multiples of 64 bytes, and elements are contiguous.
     explicit HostileMemory(uint64_t seed, bool aligned = false, bool walls = false)
         : GuardedMemory(walls), random_(seed), aligned_(aligned) {}
 
-    // With random gaps between rows, and between elements where `inner` lets them.
+    // Returns a tensor with random gaps between rows, and between elements if `inner` allows it.
     Tensor tensor(smla_dtype dtype, std::initializer_list<int64_t> shape, Inner inner = Inner::dense);
-    // With random gaps between rows and pages, sometimes pages that interleave with those of other layers.
+    // Returns a cache with random gaps between rows and pages, whose pages sometimes interleave with those of
+    // other layers.
     smla_cache cache(const CacheShape& shape);
 
 private:

@@ -1,4 +1,4 @@
-// Ends a call at a chosen stop point.
+// An interrupt function that ends a call at a chosen stop point.
 #pragma once
 
 #include "core/interrupt.h"
@@ -7,8 +7,8 @@
 
 namespace smla::kit {
 
-// While it exists, calls of this thread run the interrupt function at every stop point, and its call number
-// `end_at`, counted from 1, ends them; 0: no call ends.
+// During its lifetime, calls of this thread run the interrupt function at every stop point, and run number
+// `end_at`, counted from 1, ends the call; 0 ends no call.
 class Interrupt {
 public:
     explicit Interrupt(int end_at) : end_at_(end_at) {

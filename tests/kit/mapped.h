@@ -1,4 +1,4 @@
-// Host memory in pages of its own: between pages that nobody may touch, or far larger than the machine's.
+// Host memory with its own pages: between inaccessible pages, or far larger than the machine's memory.
 #pragma once
 
 #include <cstddef>
@@ -6,15 +6,15 @@
 
 namespace smla::kit {
 
-// Poison that ends where a page begins that cannot be read or written; behind such a page it begins, too.
+// Poison that ends directly before an inaccessible page, and begins again directly behind such a page.
 class Walled {
 public:
     explicit Walled(size_t bytes = 0);
     ~Walled();
     Walled(Walled&& other) noexcept { *this = std::move(other); }
     Walled& operator=(Walled&& other) noexcept;
-    char* data() const { return data_; }  // ends at the wall: aligned as far as the size is
-    char* behind_the_first_wall() const;  // as many bytes, which begin at it
+    char* data() const { return data_; }  // ends at the wall; aligned like its size
+    char* behind_the_first_wall() const;  // as many bytes, which begin behind the wall
     size_t size() const { return size_; }
 
 private:
@@ -22,16 +22,16 @@ private:
     char *map_ = nullptr, *data_ = nullptr;
 };
 
-// Zeros, of which only the pages that are touched take memory.
+// Zeroed memory that only occupies pages that have been touched.
 class SparseMemory {
 public:
     explicit SparseMemory(size_t bytes);
     ~SparseMemory();
     SparseMemory(const SparseMemory&) = delete;
     SparseMemory& operator=(const SparseMemory&) = delete;
-    bool taken() const { return data_ != nullptr; }  // else there is not so much address space
+    bool taken() const { return data_ != nullptr; }  // false if the address space is too small
     void* data() const { return data_; }
-    void forget() const;  // zeros again
+    void forget() const;  // zeroes the memory again
 
 private:
     size_t bytes_;

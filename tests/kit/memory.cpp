@@ -23,7 +23,7 @@
 
 namespace smla::kit {
 
-// Pages between walls, and of each of their bytes what it was and whether it may be written.
+// Pages between walls with, for each byte, its previous value and whether it may be written.
 struct Storage {
     explicit Storage(size_t bytes) : pages(bytes), before(bytes), allowed(bytes) {}
     Walled pages;
@@ -32,11 +32,11 @@ struct Storage {
 
 namespace {
 
-// Storage that no block has at the moment, by its size, a power of two.
+// Unused storage by its size, a power of two.
 class Storages {
 public:
     static Storages& all() {
-        static Storages* const storages = new Storages;  // memory of static objects goes back at the end, too
+        static Storages* const storages = new Storages;  // never destroyed: static objects need it at exit
         return *storages;
     }
     std::unique_ptr<Storage> take(size_t bytes) {
@@ -56,9 +56,9 @@ private:
     std::map<size_t, std::vector<std::unique_ptr<Storage>>> free_;
 };
 
-constexpr size_t kGuard = 192;  // three cache lines: a kernel that rounds up to vectors hits it
+constexpr size_t kGuard = 192;  // three cache lines: a kernel that rounds up to vectors writes there
 
-// Every block of all memory that lives.
+// All blocks in use.
 std::map<const uint8_t*, BlockRanges>& all_blocks() {
     static std::map<const uint8_t*, BlockRanges> blocks;
     return blocks;
@@ -207,7 +207,7 @@ void GuardedMemory::allow_record(const smla_cache& cache, int64_t row) {
 void GuardedMemory::allow_written(const void* data, const std::function<void()>& write) {
     if (!data) return;
     const Block& block = block_of(data);
-    for (const int fill : {0x00, 0xFF}) {  // a byte written with what was there shows against the other
+    for (const int fill : {0x00, 0xFF}) {  // one of two fills shows every written byte
         std::ranges::fill(block.bytes(), uint8_t(fill));
         write();
         for (size_t i = 0; i < block.size; ++i)
@@ -220,7 +220,7 @@ void GuardedMemory::remember() {
     for (const Block& block : blocks_) std::ranges::copy(block.bytes(), block.before().begin());
 }
 
-void GuardedMemory::reset() {  // the blocks keep their addresses
+void GuardedMemory::reset() {  // keeps the addresses of the blocks
     for (const Block& block : blocks_) std::ranges::copy(block.before(), block.begin);
 }
 

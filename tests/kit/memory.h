@@ -1,5 +1,5 @@
-// Memory of a call that shows what the call did: every tensor and cache lies in a block of its own between
-// guards. What nobody fills holds 0xFF, a NaN in every floating format, and must stay so unless a call may
+// Memory that shows what a call did: every tensor and cache is in a separate block between guards. Memory
+// that a test does not fill holds 0xFF, a NaN in every floating format, and must not change unless a call may
 // write it.
 #pragma once
 
@@ -21,23 +21,24 @@ struct Range {
     uint8_t* begin = nullptr;
     size_t bytes = 0;
 };
-// The block that an address lies in, with and without its guards. None: nulls.
+// The block that contains an address, with and without its guards; null if there is none.
 struct BlockRanges {
     Range whole, payload;
 };
 BlockRanges block_around(const void* address);
 
-struct Storage;  // of a block; kept for later blocks, as mapping pages takes longer than most calls
+struct Storage;  // of one block; reused for later blocks, because mapping pages takes longer than most calls
 
 class GuardedMemory {
 public:
-    // `walls`: blocks end, but for less than 64 bytes, where a page begins that nobody may touch.
+    // `walls`: blocks end less than 64 bytes before an inaccessible page.
     explicit GuardedMemory(bool walls = false);
     ~GuardedMemory();
     GuardedMemory(const GuardedMemory&) = delete;
     GuardedMemory& operator=(const GuardedMemory&) = delete;
 
-    // While this lives the address sanitizer reports reads of guards, too. Other builds see writes alone.
+    // During its lifetime, the address sanitizer also reports reads of guards. Other builds only detect
+    // writes.
     class Closed {
     public:
         explicit Closed(const GuardedMemory& memory) : memory_(memory) { memory.close(true); }
@@ -49,31 +50,31 @@ public:
         const GuardedMemory& memory_;
     };
 
-    // What a call may write.
+    // Memory that a call may write.
     void allow(const Tensor& tensor);
     void allow(const Tensor& tensor, int64_t i, int64_t j, int64_t count);  // elements [i, j:j+count]
-    // The bytes of a row, from the tables of the formats in docs/formats.md and not from the library's code.
+    // The bytes of a row, from the tables of formats in docs/formats.md, independently of the library's code.
     void allow_record(const smla_cache& cache, int64_t row);
-    // The bytes of the cache that `write` writes, whatever was there. They are poison again afterwards.
+    // Allows the bytes of the cache that `write` writes, and poisons them again afterwards.
     void allow_written(const smla_cache& cache, const std::function<void()>& write) {
         allow_written(cache.data, write);
     }
-    void allow_written(const void* data, const std::function<void()>& write);  // of the block there
-    void allow_all_of(const void* data);  // of the block there, but for its guards
+    void allow_written(const void* data, const std::function<void()>& write);  // in the block of `data`
+    void allow_all_of(const void* data);  // the block of `data` without its guards
     void allow_nothing();
 
-    // The state that reset() goes back to: to be called when the inputs are filled.
+    // Remembers the state to which reset() returns; call after the inputs are filled.
     void remember();
     void reset();
-    std::string forbidden_write() const;  // where a byte changed that must not; empty: nowhere
-    bool changed() const;                 // whether any byte did
-    // What the blocks hold, without the guards.
+    std::string forbidden_write() const;  // where a byte changed that must not change; empty if none did
+    bool changed() const;                 // whether any byte changed
+    // Contents of the blocks, without the guards.
     std::vector<uint8_t> image() const;
     std::vector<uint8_t> image(const smla_cache& cache) const;
 
 protected:
     bool walls() const { return walls_; }
-    // A block of poison that begins `skew` bytes past a multiple of 64.
+    // Returns a block of poison that begins `skew` bytes after a multiple of 64.
     uint8_t* add(size_t bytes, size_t skew, std::string what);
 
 private:
@@ -103,7 +104,7 @@ private:
 size_t extent(const Tensor& tensor);
 size_t extent(const smla_cache& cache);
 
-// Whether a row of the cache is one: not past its end and not between its pages.
+// Returns whether `row` is before the end of the cache and not between two pages.
 bool is_row(const smla_cache& cache, int64_t row);
 
 }  // namespace smla::kit

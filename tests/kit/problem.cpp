@@ -22,7 +22,7 @@ std::string place(const char* name, const Tensor& tensor, size_t flat) {
 
 std::string got_want(double got, double want) { return text(" is ", got, ", wanted ", want); }
 
-// Equal as far as a comparison of numbers goes: NaN with NaN, an infinity with itself.
+// Returns whether numbers are equal; NaN equals NaN, an infinity equals itself.
 bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
 }  // namespace
@@ -44,7 +44,7 @@ double rounding(smla_dtype dtype) {
 double smallest_step(smla_dtype dtype) { return dtype == SMLA_F16 ? 0x1p-24 : 1e-37; }
 
 void Comparison::note(double error, double bound, const std::string& where) {
-    // an infinity in the wrong place is wrong, however wide the bound
+    // an infinity in the wrong place is an error for every bound
     const double share = error <= 0 ? 0 : !std::isfinite(error) || !(bound > 0) ? kInfinity : error / bound;
     if (share < worst || (share == worst && !what.empty())) return;
     worst = share;

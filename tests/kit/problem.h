@@ -1,5 +1,5 @@
-// One call of a stage on random and hostile data, and what must come of it: computed once with the reference
-// in double, compared with what every kernel makes of it.
+// One call of a stage with random and hostile data, and its expected results, which are computed once by the
+// reference in double and compared with the results of every kernel.
 #pragma once
 
 #include "engines/context.h"
@@ -16,50 +16,50 @@
 
 namespace smla::kit {
 
-// Sums of n terms in f32: each rounding is at most u = 2^-24 of a partial sum, and their signs do not depend
-// on each other, so that together they grow as u * sqrt(n) * sum |terms| (Higham and Mary 2019), in whatever
-// order terms are added. Twice that is allowed. Roundings of terms that are one number again and again have
-// one sign: together they grow as u * n.
+// Error of f32 sums of n terms. Each rounding is at most u = 2^-24 of a partial sum. Signs of roundings are
+// independent, so that the total grows as u * sqrt(n) * sum |terms| (Higham and Mary 2019), in any order of
+// the terms; twice that is allowed. If all terms are equal, all roundings have the same sign and the total
+// grows as u * n.
 constexpr double kF32 = 0x1p-24;
 double sum_error(int64_t terms, bool equal_terms);
-// Largest relative error of rounding to a type, and its smallest step.
+// Largest relative error of rounding to a type, and the smallest step of the type.
 double rounding(smla_dtype dtype);
 double smallest_step(smla_dtype dtype);
 
-// What is compared, and the worst of it as a share of what is allowed: above 1 is a miss.
+// Compares results and records the largest error as a share of its bound; above 1, the comparison fails.
 class Comparison {
 public:
-    // Element by element; NaN must meet NaN, an infinity itself. The bound of element i, in order.
+    // Compares element by element; NaN must match NaN, an infinity must match itself. Takes the bounds of the
+    // elements in order.
     void close(const char* name, const Tensor& got, const std::vector<double>& want,
                const std::function<double(size_t)>& bound);
-    // Rows of the last dimension in the L2 norm; a row with NaN or infinities element by element.
+    // Compares rows of the last dimension in the L2 norm; a row with NaN or infinities element by element.
     void rows_close(const char* name, const Tensor& got, const std::vector<double>& want,
                     const std::function<double(size_t)>& bound_of_row);
-    // The same numbers, but for the sign of a zero.
+    // Requires equal numbers, except for the sign of a zero.
     void equal(const char* name, const Tensor& got, const std::vector<double>& want);
     void equal_bytes(const char* name, const std::vector<uint8_t>& got, const std::vector<uint8_t>& want);
-    void check(bool holds, const std::string& what);  // a miss unless it holds
-    // One number; NaN must meet NaN, an infinity itself.
+    void check(bool holds, const std::string& what);  // fails if `holds` is false
+    // Compares one number; NaN must match NaN, an infinity must match itself.
     void near(double got, double want, double bound, const std::string& what);
     void note(double error, double bound, const std::string& what);
 
     double worst = 0;
-    std::string what;  // of the worst
+    std::string what;  // description of the largest error
 };
 
 class Problem;
 
-// How a problem is drawn.
+// Options for drawing a problem.
 struct Draw {
     uint64_t seed = 0;
-    // Widths, dtypes and aligned memory of a served model, which specialised kernels want; else anything
-    // goes.
+    // Widths, dtypes and aligned memory of a served model, which specialized kernels require; otherwise any.
     bool of_model = false;
-    // Few tokens, short lists, narrow rows: for fuzzers, which want many problems a second.
+    // Few tokens, short lists and narrow rows, for fuzzers, which run many problems per second.
     bool small = false;
-    bool walls = false;  // memory ends where a page begins that nobody may touch
-    // Asked when shapes, strides and addresses are drawn and values are not yet. Empty: every problem is
-    // wanted.
+    bool walls = false;  // memory ends at an inaccessible page
+    // Returns whether to keep a problem; called after shapes, strides and addresses are drawn, before values
+    // are. If empty, all problems are kept.
     std::function<bool(const Problem&)> wanted;
 };
 
@@ -68,30 +68,31 @@ public:
     explicit Problem(const Draw& draw);
     virtual ~Problem() = default;
     virtual Stage stage() const = 0;
-    virtual void* arguments() = 0;  // the stage's struct
-    // Finds out from the arguments and what their memory holds what may be written and what must come of the
-    // call, and keeps that memory for reset(). To be called again when one or the other has been changed.
+    virtual void* arguments() = 0;  // the stage's argument struct
+    // Computes the memory that may be written and the expected results from the arguments and their contents,
+    // and saves the contents for reset(). Call again after changing arguments or contents.
     virtual void expect() = 0;
-    // Every kernel of the engine, and why it refuses this problem.
+    // Returns all kernels of the engine, with the reasons why they do not support this problem.
     virtual std::vector<Verdict> kernels(const Env& env) const = 0;
-    // Runs a kernel in poisoned scratch of exactly the size that it asks for within `budget`; what it must
-    // not have written is looked at too.
+    // Runs a kernel in poisoned scratch of exactly its size within `budget`, and checks that nothing else was
+    // written.
     virtual void run(Context& context, const std::string& kernel, size_t budget, Comparison& out) = 0;
     virtual void compare(const std::string& kernel, Comparison& out) const = 0;
 
     Random random;
     HostileMemory memory;
-    std::string description;  // of its shape
+    std::string description;  // shape of the problem
 
-    bool alone = false;    // run() compares the call with no other stage's
-    bool beside = false;   // Env::beside of run()
-    bool repeats = false;  // inputs repeat elements: what is summed may be one number again and again
+    bool alone = false;    // run() does not compare the call with calls of other stages
+    bool beside = false;   // value of Env::beside in run()
+    bool repeats = false;  // inputs repeat elements, so that the terms of a sum may be equal
     double sum_error(int64_t terms) const { return kit::sum_error(terms, repeats); }
 
     bool given_up() const { return given_up_; }
 
 protected:
-    // Constructors return where this is true: the problem is then incomplete and must not be run.
+    // Returns whether the draw rejects the problem. The constructor then returns; the problem is incomplete
+    // and must not be run.
     bool unwanted() { return given_up_ = draw_.wanted && !draw_.wanted(*this); }
     bool of_model() const { return draw_.of_model; }
     bool small() const { return draw_.small; }
@@ -113,8 +114,8 @@ public:
     ArgsOf<S> args{};
 };
 
-// Host arguments on the engine's device, in poisoned scratch, whatever kernel takes them; results come back.
-// Throws if the kernel left counters or wrote outside its workspace.
+// Runs a call with host arguments on the engine's device, in poisoned scratch, with any kernel, and copies
+// results back. Throws if the kernel left counters nonzero or wrote outside its workspace.
 template <Stage S>
 void run_placed(const ArgsOf<S>& args, Env env) {
     const Placed<ArgsOf<S>> placed(*env.device, args);
@@ -147,7 +148,7 @@ void ProblemOf<S>::run(Context& context, const std::string& kernel, size_t budge
     out.check(wrote.empty(), wrote);
 }
 
-// A problem of the stage; null if the draw does not want it.
+// Returns a problem of the stage, or null if the draw rejects it.
 std::unique_ptr<Problem> make_problem(Stage stage, const Draw& draw);
 using MakeProblem = std::unique_ptr<Problem>(Stage stage, const Draw& draw);
 MakeProblem make_norm, make_rope, make_project, make_quant_index_q, make_write, make_save_state,

@@ -1,4 +1,4 @@
-// A small, fast generator (splitmix64: Steele, Lea, Flood 2014), the same numbers on every machine.
+// A small, fast generator (splitmix64: Steele, Lea, Flood 2014) with the same numbers on every machine.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace smla::kit {
 
 class Random {
 public:
-    // `longest`: what log_between() keeps to, however far its caller would go.
+    // `longest`: upper bound of log_between(), regardless of its arguments.
     explicit Random(uint64_t seed, int64_t longest = INT64_MAX) : state_(seed), longest_(longest) {}
     uint64_t next() {
         uint64_t z = state_ += 0x9e3779b97f4a7c15u;
@@ -19,20 +19,20 @@ public:
         return z ^ (z >> 31);
     }
     uint64_t below(uint64_t limit) { return uint64_t((unsigned __int128)(next()) * limit >> 64); }
-    int64_t between(int64_t low, int64_t high) {  // both included
+    int64_t between(int64_t low, int64_t high) {  // both ends are included
         return low + int64_t(below(uint64_t(high - low) + 1));
     }
-    int64_t log_between(int64_t low, int64_t high) {  // low >= 1; small numbers as often as large ones
+    int64_t log_between(int64_t low, int64_t high) {  // low >= 1; small numbers are as likely as large ones
         high = std::max(low, std::min(high, longest_));
         const double value = std::exp(uniform(std::log(double(low)), std::log(double(high) + 1)));
         return std::clamp(int64_t(value), low, high);
     }
     bool chance(double share) { return double(next() >> 11) * 0x1p-53 < share; }
     double uniform(double low, double high) { return low + (high - low) * double(next() >> 11) * 0x1p-53; }
-    double normal() {  // Box and Muller
+    double normal() {  // Box-Muller transform
         return std::sqrt(-2 * std::log(1 - uniform(0, 1))) * std::cos(6.283185307179586 * uniform(0, 1));
     }
-    // The sum of four uniform 16-bit numbers, of variance 1: near normal, for tens of millions of values.
+    // Returns a sum of four uniform 16-bit numbers, scaled to variance 1: a fast, nearly normal value.
     float rough_normal() {
         const uint64_t bits = next();
         const int64_t sum = int64_t(bits & 0xffff) + int64_t(bits >> 16 & 0xffff) +

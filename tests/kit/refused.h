@@ -1,4 +1,4 @@
-// What a call refuses.
+// Errors of calls with invalid arguments.
 #pragma once
 
 #include "core/status.h"
@@ -10,8 +10,8 @@
 
 namespace smla::kit {
 
-// The field that a call refuses, with words about what it got and wanted; "" if it returns. `status`: that of
-// the refusal; by default any of those by which the caller is to blame.
+// Returns the field that a call rejects, and checks the parts of its message; "" if the call succeeds.
+// `status`: expected status; by default, any status of an invalid call.
 template <class Call>
 std::string refused_field(const Call& call, std::optional<smla_status> status = {}) {
     try {
@@ -27,7 +27,7 @@ std::string refused_field(const Call& call, std::optional<smla_status> status = 
     }
 }
 
-// What such a call says: "FIELD: got X, wanted Y"; "" if it returns.
+// Returns the message of a call, "FIELD: got X, wanted Y"; "" if the call succeeds.
 template <class Call>
 std::string refusal(const Call& call) {
     try {

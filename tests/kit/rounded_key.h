@@ -1,4 +1,4 @@
-// What kernels for Hopper make of a key of fp8_656 or fp8_528 where keys may be rounded.
+// Keys of fp8_656 and fp8_528 as rounded by kernels for Hopper, if keys may be rounded.
 #pragma once
 
 #include "core/numbers.h"
@@ -11,7 +11,8 @@ namespace smla::kit {
 
 inline bool becomes_f16(smla_format format) { return format == SMLA_FP8_656 || format == SMLA_FP8_528; }
 
-// key [576] or [512]: a decoded row. Its codes become f16(code * f16(scale)), 2^7 times too large on the way.
+// key [576] or [512]: a decoded row. Rounds its codes to f16(code * f16(scale)), scaled by 2^7 during the
+// computation.
 inline void round_key_to_f16(const CacheView& cache, int64_t row, double* key) {
     const char* const record = cache.at(row).row();
     for (int tile = 0; tile < layout::Fp8_656::tiles; ++tile) {

@@ -5,7 +5,7 @@
 namespace smla::kit {
 
 namespace {
-// Devices align memory to 256 bytes: a workspace behind this guard is aligned to 64, as callers promise.
+// Devices align memory to 256 bytes, so a workspace after this guard is aligned to 64, as callers promise.
 constexpr size_t kGuard = 320;
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Small random problems in vectors; depends only on smla.hpp.
+// Small random problems in vectors; only depends on smla.hpp.
 #pragma once
 
 #include <smla/smla.hpp>
@@ -15,7 +15,7 @@ inline std::vector<float> random_floats(size_t count, unsigned seed) {
     return out;
 }
 
-// attend: 9 tokens, 3 heads, width 64, 40 listed rows of a cache with 8 pages of 16 tokens.
+// attend: 9 tokens, 3 heads, width 64, 40 listed rows in a cache of 8 pages of 16 tokens.
 struct Problem {
     static constexpr int64_t tokens = 9, heads = 3, width = 64, listed = 40, pages = 8, page_tokens = 16;
 
@@ -41,7 +41,7 @@ struct Problem {
     std::vector<float> lse = std::vector<float>(tokens * heads, NAN);
 };
 
-// score_select: the 16 best of 4096 columns for 64 tokens.
+// score_select: selects 16 of 4096 columns for 64 tokens.
 struct ScoreProblem {
     static constexpr int64_t tokens = 64, heads = 4, width = 32, columns = 4096, topk = 16;
 
@@ -62,7 +62,7 @@ struct ScoreProblem {
     std::vector<int32_t> indices = std::vector<int32_t>(tokens * topk);
 };
 
-// Maxima of a plan for DeepSeek-V4, ratio 4: a window of 3 tokens, entries of 4 tokens.
+// Returns the maxima of a plan for DeepSeek-V4, ratio 4: a window of 3 tokens, entries of 4 tokens.
 inline smla_plan_args plan_maxima() {
     smla_plan_args args{};
     args.groups = SMLA_GROUP_WINDOW | SMLA_GROUP_COMPRESSED;

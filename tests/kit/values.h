@@ -1,4 +1,4 @@
-// Single values of tensors of any dtype and any strides, through the library's own conversions.
+// Access to single values of tensors with any dtype and strides, through the library's conversions.
 #pragma once
 
 #include "core/tensor.h"
@@ -20,7 +20,7 @@ void each_index(const Tensor& tensor, const Use& use) {
                 for (int64_t l = 0; l < n[3]; ++l) use(i, j, k, l);
 }
 
-// Elements from the start of the tensor. Indices of dimensions that it does not have are 0.
+// Returns the offset of an element in elements. Indices of dimensions that the tensor does not have are 0.
 inline int64_t element(const Tensor& tensor, int64_t i, int64_t j = 0, int64_t k = 0, int64_t l = 0) {
     const int64_t index[SMLA_MAX_NDIM] = {i, j, k, l};
     int64_t out = 0;
@@ -34,22 +34,22 @@ void each_element(const Tensor& tensor, const Use& use) {
     each_index(tensor, [&](int64_t i, int64_t j, int64_t k, int64_t l) { use(element(tensor, i, j, k, l)); });
 }
 
-void set_element(const Tensor& tensor, int64_t element, double value);  // floats, e4m3, e2m1, e8m0
-double get_element(const Tensor& tensor, int64_t element);              // integers too
+void set_element(const Tensor& tensor, int64_t element, double value);  // floats, e4m3, e2m1 and e8m0
+double get_element(const Tensor& tensor, int64_t element);              // also for integers
 inline void set_value(const Tensor& tensor, int64_t i, int64_t j, int64_t k, int64_t l, double value) {
     set_element(tensor, element(tensor, i, j, k, l), value);
 }
 void set_int(const Tensor& tensor, int64_t i, int64_t j, int64_t value);
-void fill_normal(const Tensor& tensor, Random& random, double spread);  // scales: near 1
+void fill_normal(const Tensor& tensor, Random& random, double spread);  // scales are near 1
 void fill_constant(const Tensor& tensor, double value);
 
-// A tensor in double, contiguous, with its own memory.
+// A contiguous f64 tensor that owns its memory.
 class Doubles {
 public:
     Doubles() = default;
     explicit Doubles(const Tensor& from);
-    static Doubles like(const Tensor& shape);         // NaN
-    const Tensor& tensor() const { return tensor_; }  // valid as long as this lives and is not copied
+    static Doubles like(const Tensor& shape);         // filled with NaN
+    const Tensor& tensor() const { return tensor_; }  // valid while this object exists and is not copied
     Doubles(Doubles&&) = default;
     Doubles& operator=(Doubles&&) = default;
     void make_absolute();

@@ -14,20 +14,20 @@ namespace smla::kit {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Multiplications of one problem: it runs a dozen times.
+// Bound on the multiplications of one problem, which runs a dozen times.
 constexpr int64_t kWork = 4'000'000, kSmallWork = 20'000;
 
-// log(exp(a) + exp(b))
+// Returns log(exp(a) + exp(b)).
 double log_add(double a, double b) {
     const double high = std::max(a, b), low = std::min(a, b);
     if (high == -kInfinity || high == kInfinity) return high;
     return high + std::log1p(std::exp(low - high));
 }
 
-// What one token's keys are, for the bounds.
+// Facts about the keys of one token, for the error bounds.
 struct TokenFacts {
     double key = 0, value = 0;  // largest L2 norm of a listed row, and of its first Dv values
-    int64_t same = 0;           // how often one row is listed at most
+    int64_t same = 0;           // largest number of times that one row is listed
 };
 
 class AttendProblem : public ProblemOf<Stage::attend> {
@@ -114,7 +114,7 @@ void AttendProblem::draw_shape() {
     };
     extra_ = fits(random.chance(0.55));
     primary_ = fits(extra_ != SMLA_FORMAT_NONE && random.chance(0.2));
-    // one token with few heads and a long list: kernels split it over threads or blocks
+    // one token with few heads and a long list, which kernels split over threads or blocks
     const bool few = random.chance(0.15);
     heads_ =
         random.chance(0.3) ? random.pick<int64_t>({8, 16, 32, 64, 128, 256}) : random.log_between(1, 256);
@@ -146,7 +146,7 @@ void AttendProblem::draw_source(const char* name, smla_attend_source& source, sm
     source.cache = memory.cache({format, width_, random.between(1, 6), int32_t(random.log_between(1, 80))});
     source.rows = memory.tensor(SMLA_I32, {tokens_, k}, Inner::any);
     if (random.chance(0.6)) source.lengths = memory.tensor(SMLA_I32, {tokens_}, Inner::any);
-    if (source.cache.scale > 0 && random.chance(0.3)) {  // the pointer counts, not the number
+    if (source.cache.scale > 0 && random.chance(0.3)) {  // the pointer overrides the number
         float& scale = cache_scale_[&source == &args.extra];
         scale = source.cache.scale;
         source.cache.scale = -1;
@@ -156,17 +156,17 @@ void AttendProblem::draw_source(const char* name, smla_attend_source& source, sm
         text("; ", name, " ", find_format(format)->name, " K", k, " pages of ", source.cache.page_tokens);
 }
 
-// Only rows that a token attends to are written: all others stay NaN.
+// Writes only the rows to which a token attends; all others stay NaN.
 void AttendProblem::fill_rows(smla_attend_source& source) {
     const CacheView cache(source.cache);
     const int64_t k = source.rows.shape[1];
     const double holes = random.pick({0., 0., 0.1, 0.6, 1.});
-    const bool one_row = random.chance(0.05);  // listed again and again
+    const bool one_row = random.chance(0.05);  // one row is listed repeatedly
     std::vector<int64_t> valid;
     for (int64_t row = 0; row < cache.capacity; ++row)
         if (!cache.hole(row)) valid.push_back(row);
     const auto any = [&] { return valid[size_t(random.between(0, int64_t(valid.size()) - 1))]; };
-    // a NaN reaches the token that lists it, and no other
+    // a NaN only affects the tokens that list it
     const int64_t never = random.chance(0.3) && valid.size() > 1 ? any() : -1;
     const int64_t struck = random.chance(0.3) ? random.between(0, 5) : -1;
     for (int64_t t = 0; t < tokens_; ++t) {
@@ -195,11 +195,11 @@ void AttendProblem::fill_record(const CacheView& cache, int64_t row) {
     std::vector<float> values(static_cast<size_t>(cache.width));
     double spread = 1;
     for (size_t d = 0; d < values.size(); ++d) {
-        if (d % 64 == 0) spread = std::exp2(random.uniform(-3, 1));  // scales of tiles differ
+        if (d % 64 == 0) spread = std::exp2(random.uniform(-3, 1));  // tiles have different scales
         values[d] = float(spread * random.normal());
     }
     cache.encode(row, values.data());
-    // writers store powers of two; readers take any f32
+    // writers store powers of two; readers accept any f32
     const bool tiles = cache.format->scale == ScaleKind::f32_tile;
     for (int tile = 0; tiles && tile < layout::Fp8_656::tiles; ++tile) {
         static_assert(layout::Fp8_656::scales_at == layout::Fp8_528::scales_at);
@@ -305,7 +305,7 @@ AttendProblem::Expected AttendProblem::reference(const smla_attend_args& call,
     return out;
 }
 
-// The same lists over rows of f32, which are the records' keys rounded to f16.
+// Returns the result for f32 rows that are the records' keys rounded to f16.
 AttendProblem::Expected AttendProblem::reference_of_f16_keys() const {
     smla_attend_args call = args;
     std::vector<float> values[2];
@@ -330,11 +330,12 @@ AttendProblem::Expected AttendProblem::reference_of_f16_keys() const {
     return reference(call, SMLA_PRECISION_EXACT);
 }
 
-// Keys may be rounded where that is asked for; of the GPU's kernels one for Hopper does.
+// Returns the expected result of a kernel. Keys may be rounded with precision rounded; of the GPU's kernels,
+// only one for Hopper rounds keys.
 const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel) const {
     const bool rounds = args.precision == SMLA_PRECISION_ROUNDED,
                sm90 = kernel.find("sm90") != std::string::npos;
-    // with few heads per block keys are not rounded
+    // with few heads per block, keys are not rounded
     if (kernel.find("sm90_raw") != std::string::npos) return expected_.at(SMLA_PRECISION_EXACT);
     if (rounds && sm90 && kit::becomes_f16(primary_)) {
         if (!expected_of_f16_) expected_of_f16_.emplace(reference_of_f16_keys());
@@ -344,20 +345,19 @@ const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel
     return expected_.at(rounds && able ? SMLA_PRECISION_ROUNDED : SMLA_PRECISION_EXACT);
 }
 
-// How far f32 and bf16 arithmetic may be off. One head of one token: logits l_j, weights p_j of sum 1 - sink,
-// values v_j.
+// Error bounds of f32 and bf16 arithmetic. One head of one token has logits l_j, weights p_j with sum 1 -
+// sink, and values v_j.
 //   logit    a sum of Dqk products: sum_error(Dqk) * scale * |q| * |k|, and two roundings of the scales
 //   weight   relative: the error of the logit, of the exponential and its argument (2^-22 and |l| 2^-24), and
-//            2^-8 where weights are multiplied as bf16
+//            2^-8 if weights are multiplied as bf16
 //   lse      the error of a logit, and of the sum of up to n weights; a weight that is added m times rounds
-//            alike in each: sqrt(n / m) groups' errors of m, sqrt(n m) together
-//   out      roundings of the weights differ from row to row: together sqrt(sum p_j^2 |v_j|^2) of them, at
-//   most
-//            sqrt(m p_max) |v| for a row listed up to m times; rows whose weights are alike round alike:
-//            |out|. Products and weights are summed in f32, as for lse. Then one rounding to the type of out.
-//            Rotated back, a row stays as long; cosines are rounded to f32, and the row once more to the type
-//            of out where another stage rotates it.
-// p_max = exp(max - lse) comes from the reference itself.
+//            alike each time: sqrt(n / m) groups' errors of m, sqrt(n m) together
+//   out      roundings of the weights differ between rows: together at most sqrt(sum p_j^2 |v_j|^2), and
+//            sqrt(m p_max) |v| for a row that is listed up to m times; rows with equal weights round alike:
+//            |out|. Products and weights are summed in f32, as for lse, then rounded to the type of out. A
+//            row that is rotated back keeps its length; cosines are rounded to f32, and the row is rounded
+//            again to the type of out if another stage rotates it.
+// p_max = exp(max - lse) is computed from the reference.
 void AttendProblem::compare(const std::string& kernel, Comparison& out) const {
     const bool bf16 = kernel.find("bf16") != std::string::npos || kernel.find("amx") != std::string::npos ||
                       kernel.find("mma_attend") != std::string::npos ||

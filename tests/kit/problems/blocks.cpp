@@ -1,5 +1,5 @@
-// Problems of score_select_blocks: the selection in plain loops, over logits in double where every order of
-// summation gives the same ones, and over what the score stage gives in the same context, bit for bit.
+// Problems of score_select_blocks. The expected selection is computed by plain loops, from logits in double
+// if all orders of summation give equal logits, and from the bits of the score stage in the same context.
 #include "kit/problems/score.h"
 
 #include "ops/score/score.h"
@@ -13,13 +13,13 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What must come of one token.
+// Expected results of one token.
 struct Chosen {
     std::vector<double> indices, selected, maxima, blocks;
     double count = 0;
 };
 
-// NaN below -inf below all else; ties to the lower number.
+// NaN ranks below -inf, and -inf below all other scores; of equal scores, the lower number ranks first.
 struct Ranked {
     double score;
     int64_t number;
@@ -78,10 +78,10 @@ public:
     void run(Context& context, const std::string& kernel, size_t budget, Comparison& out) override {
         ProblemOf::run(context, kernel, budget, out);
         if (alone) return;
-        // The logits of the score stage in the same context: the generic kernel has the bits of the generic
-        // one, and candidates in a table those of the kernel that reads tables.
+        // Computes the logits of the score stage in the same context. The generic kernels of both stages have
+        // the same bits; so do kernels with candidates in a table and the score kernel that reads tables.
         smla_score_args score = score_;
-        score.precision = SMLA_PRECISION_EXACT;  // as this stage computes
+        score.precision = SMLA_PRECISION_EXACT;  // the precision of this stage
         std::vector<float> memory(size_t(inputs_.tokens * inputs_.columns) + 1);
         score.logits = make_tensor(memory.data(), SMLA_F32, {inputs_.tokens, inputs_.columns});
         Env env = context.env({});
@@ -120,7 +120,7 @@ private:
         score_.ends = args.ends;
     }
 
-    // Holes, duplicates and blocks past the window, in any order.
+    // Draws masked entries, duplicates and blocks beyond the window, in any order.
     void fill_blocks(int64_t blocks) {
         each_index(args.blocks, [&](int64_t t, int64_t i, int64_t, int64_t) {
             int64_t block = random.between(0, std::max<int64_t>(blocks - 1, 0));
@@ -161,7 +161,7 @@ private:
         return out;
     }
 
-    // The newest block first, then the best of the others.
+    // Selects the newest block first, then the best of the others.
     void choose_blocks(std::vector<Ranked> maxima, int64_t newest, Chosen& out) const {
         auto room = size_t(present(args.best_blocks) ? args.best_blocks.shape[1] : 0);
         const bool has_newest = !maxima.empty() && maxima.back().number == newest && room > 0;

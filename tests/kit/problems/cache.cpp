@@ -33,14 +33,14 @@ int64_t pick_hole(Random& random, const CacheView& cache, smla_dtype dtype) {
         {-1, INT32_MIN, cache.capacity, INT32_MAX, cache.page_tokens - cache.page_rows - 1});
 }
 
-// Slots of different rows, some holes; N <= tokens of them.
+// Draws N <= tokens slots of different rows, some of them masked.
 Tensor make_slots(Problem& problem, const smla_cache& cache, int64_t tokens) {
     Random& random = problem.random;
     const CacheView view(cache);
     const int64_t n = random.chance(0.3) ? random.between(0, tokens) : tokens;
     Tensor out = problem.memory.tensor(random.pick<smla_dtype>({SMLA_I64, SMLA_I32}), {n}, Inner::any);
     const double holes = random.pick({0., 0.2, 1.});
-    std::set<int64_t> used;  // two tokens of one slot race
+    std::set<int64_t> used;  // two tokens with one slot would race
     for (int64_t t = 0; t < n; ++t) {
         int64_t slot = random.between(0, view.capacity - 1);
         if (random.chance(holes) || !used.insert(slot).second) slot = pick_hole(random, view, out.dtype);
@@ -51,7 +51,7 @@ Tensor make_slots(Problem& problem, const smla_cache& cache, int64_t tokens) {
 
 smla_dtype pick_float(Random& random) { return random.pick<smla_dtype>({SMLA_F32, SMLA_BF16, SMLA_F16}); }
 
-// Values as projections give them, some tokens all zero, huge, tiny or not finite.
+// Draws values like those of projections; some tokens are all zero, huge, tiny or not finite.
 void fill_activations(const Tensor& tensor, Random& random, bool specials) {
     fill_normal(tensor, random, random.pick({0.01, 1., 100.}));
     for (int64_t t = 0; t < tensor.shape[0] && specials; ++t) {
@@ -63,10 +63,10 @@ void fill_activations(const Tensor& tensor, Random& random, bool specials) {
     }
 }
 
-// The writer's rule has one answer for a row: the bytes are those of the reference in double. A Hadamard
-// rotation adds up in f32 first, so that codes may come out one step off: then the values are compared
-// instead. A row that is normed or rotated by position is compared as `values` has it, and its bytes with
-// those that the reference makes of these values.
+// The writer's rule determines the bytes of a row, which must equal those of the reference in double. A
+// Hadamard rotation is summed in f32 first, which may change a code by one step; then, values are compared
+// instead. For a row that is normed or rotated by position, `values` is compared, and the bytes are compared
+// with those that the reference computes from `values`.
 template <Stage S>
 class WriteProblem : public ProblemOf<S> {
 public:
@@ -111,11 +111,11 @@ public:
         std::vector<uint8_t> bytes = bytes_;
         std::vector<double> rows = rows_;
         if (present(args.values)) {
-            Tensor written = args.values;  // rows of padding stay as they are
+            Tensor written = args.values;  // rows of padding are not written
             written.shape[0] = args.slots.shape[0];
             out.close("values", written, want_,
                       [&](size_t i) { return bound_[i] + stored(args.values.dtype, want_[i]); });
-            if (args.values.dtype != SMLA_F32) return;  // the row is not known to the last bit
+            if (args.values.dtype != SMLA_F32) return;  // the last bits of the row are unknown
             smla_write_args given = args;
             const Doubles values(args.values);
             given.head = values.tensor();
@@ -173,7 +173,7 @@ private:
         args.rope_first = int32_t(this->random.between(0, width - 2 * pairs));
     }
 
-    // The cache's bytes after the reference, in double, has written it.
+    // Returns the bytes of the cache after the reference, in double, has written it.
     std::vector<uint8_t> bytes_of(smla_write_args exact) const {
         std::vector<uint8_t> bytes = before_;
         const uint8_t* const begin = block_around(exact.cache.data).payload.begin;
@@ -182,7 +182,7 @@ private:
         OpOf<S>::reference(exact, 0, OpOf<S>::tasks(exact));
         return bytes;
     }
-    // The rows themselves, in double, by slot.
+    // Returns the rows in double, by slot.
     std::vector<double> rows_of(smla_write_args exact) const {
         const CacheView cache(exact.cache);
         std::vector<double> rows(size_t(cache.pages * cache.page_rows * cache.width), 0.);
@@ -199,7 +199,7 @@ private:
         return rows;
     }
 
-    // What `values` should be.
+    // Computes the expected `values`.
     void expect_values() {
         const smla_write_args& args = this->args;
         want_.clear();
@@ -225,9 +225,9 @@ private:
         }
     }
 
-    // The rotation adds D values of either sign: sum_error(D) of their size, |row|, as it keeps the norm.
-    // Then the format rounds: by half a step of its grid. A scale is at most twice the smallest that fits the
-    // largest magnitude M of its tile, so the step at x is at most
+    // The rotation adds D values of either sign: sum_error(D) of their size |row|, because the rotation keeps
+    // the norm. Then the format rounds by half a step of its grid. A scale is at most twice the smallest
+    // scale that fits the largest magnitude M of its tile, so the step at x is at most
     //   e4m3   max(|x| 2^-3, 2 M / 448 * 2^-9)      e2m1   max(|x| / 2, 2 M / 6 / 2)
     void compare_rotated(const std::vector<double>& rows, Comparison& out) const {
         const smla_write_args& args = this->args;
@@ -264,7 +264,7 @@ private:
     std::vector<double> rows_, want_, bound_;
 };
 
-// score + ape is one addition, rounded once: the same bits as the sum in double, rounded.
+// score + ape is one addition, rounded once, and has the bits of the rounded sum in double.
 class SaveStateProblem : public ProblemOf<Stage::save_state> {
 public:
     explicit SaveStateProblem(const Draw& draw) : ProblemOf(draw) {
@@ -317,7 +317,7 @@ private:
             const int64_t slot = load_int(args.slots, t), position = load_int(args.positions, t);
             if (state.hole(slot) || position < 0) continue;
             std::vector<double>& row = rows_[slot];
-            row.clear();  // of two tokens with one slot the later one is kept, on one thread
+            row.clear();  // of two tokens with one slot, the later is kept, on one thread
             for (int64_t d = 0; d < width; ++d) row.push_back(kv.values[size_t(t * width + d)]);
             for (int64_t d = 0; d < width; ++d)
                 row.push_back(double(float(score.values[size_t(t * width + d)] +

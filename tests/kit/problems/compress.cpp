@@ -20,7 +20,7 @@ smla_format pick_entry_format(Random& random) {
     return out[size_t(random.between(0, int64_t(out.size()) - 1))];
 }
 
-// What a token's entry must be, from a model in double of its own, and how far f32 may be from it.
+// Expected entry of a token, from a separate model in double, with the error bound of f32.
 struct Entry {
     int64_t token;
     std::vector<double> want, bound;
@@ -64,7 +64,7 @@ public:
                            args.hadamard ? ", rotated" : "", ", ", entries_.size(), " entries");
     }
 
-    // The entry itself, then what was cached: the format's own bytes of that entry.
+    // Compares the entry, then the cache, which must have the format's bytes of that entry.
     void compare(const std::string&, Comparison& out) const override {
         const CacheView cache(args.cache);
         size_t bytes = 0;
@@ -97,7 +97,7 @@ public:
                 note(entry, d, row[d], 1e-37, out);
                 if (cache.format->rounds_entries()) row[d] = round_to_bf16(row[d]);
             }
-            if (args.hadamard) continue;  // the rotation's order of sums is the kernel's own
+            if (args.hadamard) continue;  // the rotation's order of sums depends on the kernel
             expected.encode(slot, row.data());
             expected.decode(slot, want.data());
             for (size_t d = 0; d < got.size(); ++d)
@@ -117,21 +117,22 @@ public:
     }
 
 private:
-    // By a later token with the same slot.
+    // Returns whether a later token has the same slot.
     bool overwritten(const Entry& entry) const {
         return std::any_of(entries_.begin() + (&entry - entries_.data()) + 1, entries_.end(),
                            [&](const Entry& later) {
                                return load_int(args.slots, later.token) == load_int(args.slots, entry.token);
                            });
     }
-    // Rotated back, the cached row is the entry but for roundings, of which the rotation keeps the L2 norm. A
-    // value errs by half a step of its format's grid, whose scale is at most twice the smallest that fits the
-    // tile's largest magnitude M: e4m3 max(|x| / 16, M / 448 / 2^9), e2m1 max(|x| / 4, M / 12).
+    // After the inverse rotation, the cached row equals the entry except for roundings, whose L2 norm the
+    // rotation keeps. The error of a value is half a step of its format's grid, whose scale is at most twice
+    // the smallest scale that fits the tile's largest magnitude M: e4m3 max(|x| / 16, M / 448 / 2^9), e2m1
+    // max(|x| / 4, M / 12).
     void compare_rotated(const Entry& entry, std::vector<double> got, Comparison& out) const {
         std::vector<double> rotated = entry.want;
         hadamard(rotated.data(), width_);
         hadamard(got.data(), width_);
-        double norm = 0, bound = 0, error = 0, largest = 6e-4;  // floors of scales
+        double norm = 0, bound = 0, error = 0, largest = 6e-4;  // lower bounds of scales
         for (size_t d = 0; d < got.size(); ++d) {
             norm += entry.want[d] * entry.want[d];
             bound += entry.bound[d] * entry.bound[d];
@@ -140,7 +141,7 @@ private:
         }
         const double step = largest * std::sqrt(double(width_));
         double rounded = rounding(args.cache.format == SMLA_ROW_F32 ? SMLA_F32 : SMLA_BF16) * std::sqrt(norm);
-        if (find_format(args.cache.format)->rounds_entries()) rounded *= 2;  // before the rotation, and after
+        if (find_format(args.cache.format)->rounds_entries()) rounded *= 2;  // before and after the rotation
         if (args.cache.format == SMLA_INDEX_FP8_132) rounded += std::sqrt(norm) / 16 + step / 448 / 512;
         if (args.cache.format == SMLA_INDEX_MXFP4_68) rounded += std::sqrt(norm) / 4 + step / 12;
         if (!std::isfinite(norm)) return;
@@ -153,7 +154,7 @@ private:
             text("entry of token ", entry.token, " channel ", d, " is ", got, ", wanted ", entry.want[d]));
     }
 
-    // Every page once, in any order; some are gone.
+    // Uses every page once, in any order; some pages are missing.
     void fill_table() {
         const int64_t blocks = args.state_table.shape[1], pages = args.state.pages;
         std::vector<int64_t> order(static_cast<size_t>(pages));
@@ -191,7 +192,7 @@ private:
         }
     }
 
-    // State rows exist where a window reads them; all others stay NaN.
+    // Fills the state rows that a window reads; all others stay NaN.
     void fill_row(const CacheView& state, int64_t row) {
         std::vector<float> values(static_cast<size_t>(state.width));
         state.decode(row, values.data());
@@ -218,11 +219,12 @@ private:
         }
     }
 
-    // A weight errs by its exponent's roundings and the exponential, the sums by their length.
+    // The error of a weight is that of its exponent's roundings and of the exponential; the errors of sums
+    // depend on their length.
     Entry pooled(const CacheView& state, int64_t token, int64_t position) {
         const int64_t rows = coff_ * args.ratio;
         const auto n = size_t(width_);
-        std::vector<std::vector<double>> found;  // kv then score of each row
+        std::vector<std::vector<double>> found;  // kv, then score of each row
         std::vector<int64_t> half;
         for (int64_t j = 0; j < rows; ++j) {
             const int64_t row = map_position(args.state_table, load_int(args.request_of_token, token),
@@ -286,7 +288,7 @@ private:
         }
     }
 
-    // The rows that may be written, found with the specification's own loops.
+    // Allows the rows that the reference's loops write.
     void allow() {
         const Tensor entries = args.entries, latents = args.latents;
         args.entries = args.latents = Tensor{};
@@ -301,7 +303,7 @@ private:
     }
 
     int64_t width_ = 0, coff_ = 1;
-    float score_shift_ = 0;  // of all scores: exponentials without the peak taken off would overflow
+    float score_shift_ = 0;  // of all scores: without subtracting the maximum, exponentials would overflow
     std::vector<Entry> entries_;
 };
 

@@ -8,7 +8,7 @@ namespace smla::kit {
 
 namespace {
 
-constexpr int64_t kGroup = 32;  // e2m1 values of one scale
+constexpr int64_t kGroup = 32;  // e2m1 values per scale
 
 class QuantIndexQProblem : public ProblemOf<Stage::quant_index_q> {
 public:
@@ -70,13 +70,13 @@ public:
                 largest = std::fmax(largest, error);
             }
             if (args.hadamard) hadamard(want.data(), int64_t(width));
-            // H_D / sqrt(D) keeps the norm, of errors too
+            // H_D / sqrt(D) keeps the norm, also the norm of errors
             const double sums =
                 args.hadamard ? sum_error(int64_t(width)) * std::sqrt(norm) + std::sqrt(spoilt) : largest;
             const double folded = w.values[row] * args.factor;
             const double* got = codes.values.data() + row * width;
             double scale = 1;
-            if (args.q_out.dtype == SMLA_E4M3 && std::isnan(folded)) {  // w_out carries the scale, and is NaN
+            if (args.q_out.dtype == SMLA_E4M3 && std::isnan(folded)) {  // w_out includes the scale and is NaN
                 out.near(w_out.values[row], folded, 0, text("w_out of row ", row));
                 continue;
             }
@@ -91,7 +91,7 @@ public:
     }
 
 private:
-    // The queries rotated by position, in double, and how far f32 may be off.
+    // Computes the queries rotated by position in double, and the error bound of f32.
     void turn() {
         const Doubles q(args.q), frequencies(args.frequencies);
         const auto width = size_t(args.q.shape[2]);
@@ -127,7 +127,8 @@ private:
                  text("channel ", d, " is ", got, ", wanted ", want));
     }
 
-    // The smallest power of two that fits the row's largest magnitude into `most`; rounding may tip it over.
+    // Checks that the scale is the smallest power of two that fits the row's largest magnitude into `most`,
+    // within rounding.
     void check_scale(double scale, double largest, double most, double sums, Comparison& out) const {
         const double slack = sums + 4 * kF32 * largest;
         out.check(std::log2(scale) == std::round(std::log2(scale)),
@@ -136,7 +137,7 @@ private:
                   text("scale ", scale, " of a row up to ", largest));
     }
 
-    // A code is off by half a step of its grid: e4m3 keeps 4 bits, e2m1 2.
+    // The error of a code is half a step of its grid: e4m3 has 4 significant bits, e2m1 2.
     double e4m3(const std::vector<double>& want, const double* got, double scale, double sums,
                 Comparison& out) const {
         double largest = args.amax_floor > 0 ? args.amax_floor : 1e-4;
@@ -145,7 +146,7 @@ private:
             largest = std::fmax(largest, std::fabs(v));
             nan = nan || std::isnan(v);
         }
-        const double exact = std::exp2(std::round(std::log2(scale)));  // w_out carries it, rounded
+        const double exact = std::exp2(std::round(std::log2(scale)));  // w_out includes the scale, rounded
         if (!(nan && args.hadamard)) check_scale(exact, largest, 448, sums, out);
         for (size_t d = 0; d < want.size(); ++d)
             element(d, got[d] * exact, want[d],
@@ -162,7 +163,7 @@ private:
                 nan = nan || std::isnan(want[d]);
             }
             const double scale = scales[first / kGroup];
-            if (nan) {  // e2m1 has no NaN: the group's scale carries it
+            if (nan) {  // e2m1 has no NaN: the scale of the group is NaN
                 out.check(std::isnan(scale), text("scale ", scale, " of a group with a NaN"));
                 continue;
             }

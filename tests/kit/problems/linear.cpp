@@ -9,7 +9,7 @@ namespace {
 
 smla_dtype pick_float(Random& random) { return random.pick<smla_dtype>({SMLA_F32, SMLA_BF16, SMLA_F16}); }
 
-// A token whose values include a NaN: it must reach that token's outputs and no others.
+// Puts a NaN into one token, which must affect that token's outputs and no others.
 void maybe_poison_token(const Tensor& x, Random& random) {
     if (x.shape[0] * x.shape[1] * x.shape[2] == 0 || !random.chance(0.2)) return;
     set_value(x, random.between(0, x.shape[0] - 1), random.between(0, x.shape[1] - 1),
@@ -137,7 +137,7 @@ private:
     std::vector<double> want_, bound_;
 };
 
-// out[t,g,n] = sum_k x[t,g,k] * w[g,n,k]: the error of the sum, in whatever order a BLAS takes it.
+// out[t,g,n] = sum_k x[t,g,k] * w[g,n,k], with the error of the sum in any order of a BLAS library.
 template <Stage S>
 class ProjectProblem : public ProblemOf<S> {
 public:
@@ -153,7 +153,7 @@ public:
                       groups = wide         ? 1
                                : many_heads ? random.between(100, 110)
                                             : random.log_between(1, 6);
-        // rows of whole 16-byte pieces, as models have them
+        // rows are multiples of 16 bytes, as in models
         const size_t unit = this->of_model() && random.chance(0.7) ? 8 : 1;
         const auto inner = int64_t(round_up(
             size_t(wide ? random.between(2000, 3000) : random.log_between(1, many_heads ? 48 : 300)), unit));

@@ -34,9 +34,9 @@ public:
         expect();
     }
 
-    // A weight is exp(lse_i - peak): its argument errs by the roundings of both numbers, of their difference
-    // and of the change of base, the exponential by 2^-22; then a sum over the parts, the division and the
-    // rounding to the type of out. magnitude = sum_i weight_i |partial_i|.
+    // A weight is exp(lse_i - peak). The error of the argument comes from the roundings of both numbers, of
+    // their difference and of the change of base; the error of the exponential is 2^-22. The sum over the
+    // parts, the division and the rounding to the type of out follow. magnitude = sum_i weight_i |partial_i|.
     void compare(const std::string&, Comparison& out) const override {
         const int64_t parts = args.partials.shape[0], width = args.out.shape[2];
         const auto weight = [&](size_t row) {
@@ -69,7 +69,7 @@ private:
             const bool none = random.chance(empty);
             const double value = none ? random.pick({-kInfinity, kInfinity}) : spread * random.normal();
             set_value(lse, i, t, h, 0, value);
-            if (none) return;  // what an empty part holds is never read: it stays NaN
+            if (none) return;  // contents of an empty part are never read: they stay NaN
             for (int64_t d = 0; d < args.partials.shape[3]; ++d)
                 set_value(args.partials, i, t, h, d, random.normal());
         });
@@ -102,7 +102,7 @@ private:
     }
 
     Doubles sink_, out_, magnitude_, lse_;
-    std::vector<double> largest_;  // |lse| of the parts of each (token, head)
+    std::vector<double> largest_;  // largest |lse| of the parts of each (token, head)
 };
 
 }  // namespace

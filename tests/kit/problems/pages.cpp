@@ -1,4 +1,4 @@
-// Problems of the stages that go through page tables: gather, copy_pages, map.
+// Problems of the stages that use page tables: gather, copy_pages, map.
 #include "formats/layouts.h"
 #include "kit/problem.h"
 
@@ -10,7 +10,7 @@ namespace smla::kit {
 
 namespace {
 
-// Entries of a table: pages below `pages`, some of them bad.
+// Fills a table with pages below `pages` and some invalid entries.
 void fill_table(const Tensor& table, Random& random, int64_t pages) {
     const double bad = random.pick({0., 0.1, 1.});
     each_index(table, [&](int64_t r, int64_t b, int64_t, int64_t) {
@@ -20,7 +20,7 @@ void fill_table(const Tensor& table, Random& random, int64_t pages) {
     });
 }
 
-// Records of random values in every row of the cache.
+// Writes records of random values to every row of the cache.
 void fill_records(const smla_cache& cache, Random& random) {
     const CacheView view(cache);
     std::vector<float> values(static_cast<size_t>(view.width));
@@ -31,7 +31,7 @@ void fill_records(const smla_cache& cache, Random& random) {
     }
 }
 
-// A dequantised value is one product, rounded in f32, then rounded to the type of out; raw bytes are copied.
+// A dequantized value is one product, rounded to f32, then to the type of out; raw bytes are copied.
 class GatherProblem : public ProblemOf<Stage::gather> {
 public:
     explicit GatherProblem(const Draw& draw) : ProblemOf(draw) {
@@ -53,7 +53,7 @@ public:
         if (random.chance(0.6)) args.starts = memory.tensor(SMLA_I32, {requests}, Inner::any);
         args.cu = memory.tensor(SMLA_I32, {requests + 1}, Inner::any);
         int64_t rows = random.between(0, 3);
-        set_int(args.cu, 0, 0, rows);  // rows below cu[0] belong to nobody
+        set_int(args.cu, 0, 0, rows);  // rows below cu[0] have no request
         for (int64_t r = 0; r < requests; ++r) {
             if (present(args.starts)) set_int(args.starts, r, 0, random.between(-2, 2 * page_tokens));
             rows += random.chance(0.2) ? 0 : random.log_between(1, 60);
@@ -97,7 +97,7 @@ public:
     }
 
 private:
-    // The rows that requests ask for. Where cu does not ascend, what the specification's own loops write.
+    // Allows the rows of the requests or, if cu does not ascend, the rows that the reference's loops write.
     void allow() {
         const int64_t last = args.cu.shape[0] - 1;
         bool ascends = load_int(args.cu, 0) >= 0 && load_int(args.cu, last) <= args.out.shape[0];
@@ -115,7 +115,7 @@ private:
     Doubles out_, scales_;
 };
 
-// Records move as they are; what lies between them stays.
+// Records are copied unchanged; bytes between records are not written.
 class CopyPagesProblem : public ProblemOf<Stage::copy_pages> {
 public:
     explicit CopyPagesProblem(const Draw& draw) : ProblemOf(draw) {
@@ -132,7 +132,7 @@ public:
         fill_records(args.source, random);
         const int64_t pairs = random.between(0, 6);
         args.pairs = memory.tensor(SMLA_I32, {pairs, 2}, Inner::any);
-        // two copies to one page race: each target once
+        // two copies to one page would race, so each target occurs once
         std::vector<int64_t> targets;
         for (int64_t page = 0; page < args.target.pages; ++page) targets.push_back(page);
         for (int64_t i = 0; i < pairs; ++i) {
@@ -172,7 +172,7 @@ public:
     }
 
 private:
-    // Both what decoding says, from the pairs alone, and every byte of the reference.
+    // Computes the values of decoded records from the pairs, and every byte from the reference.
     void find_rows() {
         rows_.clear();
         const CacheView source(args.source), target(args.target);
@@ -222,7 +222,7 @@ public:
             set_int(args.visible_tokens, t, 0,
                     random.chance(0.1) ? random.pick<int64_t>({-1, INT32_MIN, INT32_MAX})
                                        : random.between(0, reach));
-        for (int64_t t = 0; tail && t < tokens; ++t)  // few pools, then holes
+        for (int64_t t = 0; tail && t < tokens; ++t)  // few pools, then masked entries
             for (int64_t j = random.between(0, k); j < k; ++j) set_int(args.positions, t, j, -1);
         const int64_t pool = std::max(args.pool_tokens, 1), columns = k * pool + (tail ? pool - 1 : 0);
         const bool in_place = columns == k && random.chance(0.3);
@@ -261,7 +261,7 @@ public:
     }
 
 private:
-    // Each token's list of positions is put together, then looked up.
+    // Computes each token's list of positions, then looks up the rows.
     std::vector<int32_t> rows_of_pools() const {
         std::vector<int32_t> out;
         for (int64_t t = 0; args.pool_tokens && t < args.positions.shape[0]; ++t) {

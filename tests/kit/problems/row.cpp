@@ -27,8 +27,9 @@ void draw_rotation(Problem& problem, int64_t tokens, int64_t pairs, Tensor& posi
         set_value(frequencies, i, 0, 0, 0, std::pow(10000., -double(i) / double(pairs)));
 }
 
-// Each centred value c = x - mean errs by the mean's sum and one rounding; the variance by those, twice over,
-// and by its own sum; the factor 1 / sqrt by half the relative error of what is under the root.
+// Each centered value c = x - mean has the error of the mean's sum and of one rounding. The variance has
+// twice these errors and the error of its own sum; the factor 1 / sqrt has half the relative error of its
+// argument.
 void BoundedRow::norm(const Problem& problem, size_t width, const NormRule& rule) {
     double mean = 0, size = 0, square = 0, spoilt = 0;
     for (size_t d = 0; d < width; ++d) size += std::fabs(want[d]) / double(width);
@@ -53,7 +54,7 @@ void BoundedRow::norm(const Problem& problem, size_t width, const NormRule& rule
     }
 }
 
-// A rotation is two products and a sum of factors rounded to f32.
+// A rotation is the sum of two products of factors that are rounded to f32.
 void BoundedRow::rotate(const RotationRule& rule, double position) {
     const size_t pairs = rule.frequencies.size();
     for (size_t i = 0; i < pairs; ++i) {

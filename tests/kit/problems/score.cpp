@@ -10,10 +10,10 @@ namespace smla::kit {
 
 namespace {
 
-// Multiplications of one problem: it runs a dozen times.
+// Bound on the multiplications of one problem, which runs a dozen times.
 constexpr int64_t kWork = 2'000'000, kSmallWork = 25'000;
 
-// For score: nothing but its logits.
+// Problems of score, which only compare the logits.
 class ScoreProblem : public ProblemOf<Stage::score> {
 public:
     explicit ScoreProblem(const Draw& draw) : ProblemOf(draw), inputs_(*this, args, of_model(), small()) {
@@ -38,8 +38,8 @@ public:
         inputs_.expect(*this, args, columns, args.fill);
     }
 
-    void compare(const std::string& kernel, Comparison& out) const override {  // untouched columns stay NaN
-        const double rounding = args.logits.dtype == SMLA_BF16 ? 0x1p-8 : 0;   // of a sum that may be off
+    void compare(const std::string& kernel, Comparison& out) const override {  // others stay NaN
+        const double rounding = args.logits.dtype == SMLA_BF16 ? 0x1p-8 : 0;   // rounding of a sum
         out.close("logits", args.logits, inputs_.logits.values, [&](size_t i) {
             const double sum = inputs_.allowed(kernel, i);
             return sum + rounding * (std::fabs(inputs_.logits.values[i]) + sum);
@@ -148,7 +148,7 @@ void ScoreInputs::draw_keys(Problem& problem, smla_score_args& args, smla_format
     });
 }
 
-// Keys outside every window stay NaN, and now and then one inside.
+// Keys outside all windows stay NaN, and occasionally one key inside a window.
 void ScoreInputs::fill_keys(Problem& problem, const smla_score_args& args) {
     Random& random = problem.random;
     const CacheView keys(args.keys);
@@ -168,7 +168,7 @@ void ScoreInputs::fill_keys(Problem& problem, const smla_score_args& args) {
                 value = exact ? float(random.between(-2, 2)) : float(spread * random.normal());
             keys.encode(row, values.data());
             if (exact || keys.format->id != SMLA_INDEX_FP8_132) continue;
-            // writers store powers of two; readers take any f32
+            // writers store powers of two; readers accept any f32
             using Layout = layout::IndexFp8_132;
             const RecordAt at = keys.at(row);
             const auto scale = float(random.uniform(0.001, 0.3));
@@ -177,8 +177,8 @@ void ScoreInputs::fill_keys(Problem& problem, const smla_score_args& args) {
     }
 }
 
-// A logit is key_scale * sum_h w_h relu(q_h . k): D products summed in f32, H of those, each sum in any
-// order; relu makes no error larger; three more roundings. |q_h . k| <= |q_h| |k|.
+// A logit is key_scale * sum_h w_h relu(q_h . k): H sums of D products in f32, then one sum of H terms, each
+// in any order. relu does not increase errors; three more roundings follow. |q_h . k| <= |q_h| |k|.
 void ScoreInputs::expect(const Problem& problem, const smla_score_args& args, int64_t columns_asked,
                          bool fill) {
     tokens = args.q.shape[0];
@@ -223,10 +223,10 @@ void ScoreInputs::expect(const Problem& problem, const smla_score_args& args, in
     expect_rounded(args, q, w);
 }
 
-// The tensor cores of Hopper take 32 products of e4m3 and the sum so far, align them to the largest exponent
-// among them and cut each to 14 bits; two leading bits may be those of a product of two significands. So each
-// of the 33 loses less than 2^-12 of the largest, in each of the D / 32 steps. No product and no sum in any
-// order is larger than the positive products together, or than the negative ones.
+// The tensor cores of Hopper align 32 e4m3 products and the previous sum to the largest exponent among them
+// and truncate each to 14 bits, of which two leading bits may be those of a product of two significands. Each
+// of the 33 terms therefore loses less than 2^-12 of the largest, in each of the D / 32 steps. In any order,
+// no product and no sum is larger than the sum of the positive products or of the negative products.
 void ScoreInputs::expect_rounded(const smla_score_args& args, const Doubles& q, const Doubles& w) {
     if (args.precision != SMLA_PRECISION_ROUNDED || args.q.dtype != SMLA_E4M3) return;
     if (args.keys.format != SMLA_INDEX_FP8_132) return;

@@ -1,4 +1,4 @@
-// What score and score_select share: inputs of an index cache, and the logits in double.
+// Inputs of score and score_select with an index cache, and the logits in double.
 #pragma once
 
 #include "kit/problem.h"
@@ -6,20 +6,19 @@
 namespace smla::kit {
 
 struct ScoreInputs {
-    // Draws everything of `args` but the logits, for `columns` columns.
+    // Draws all fields of `args` except the logits, for `columns` columns.
     ScoreInputs(Problem& problem, smla_score_args& args, bool of_model, bool small);
-    // Values of queries, weights and keys.
+    // Draws values of queries, weights and keys.
     void fill(Problem& problem, const smla_score_args& args);
 
-    // Logits [T,columns] in double of those windows, and how far f32 may be off.
+    // Computes logits [T,columns] of the windows in double, with the error bounds of f32.
     void expect(const Problem& problem, const smla_score_args& args, int64_t columns_asked, bool fill);
 
     int64_t tokens = 0, columns = 0;
-    bool exact =
-        false;  // small whole numbers: every order of summation gives the same logits, with many ties
+    bool exact = false;  // small integers: every order of summation gives the same logits, with many ties
     Doubles logits;
     std::vector<double> bound;
-    // What such a kernel may add to it with precision rounded; else empty.
+    // Additional error bound with precision rounded; otherwise empty.
     std::vector<double> rounded;
     double allowed(const std::string& kernel, size_t i) const {
         const bool rounds = kernel.starts_with("cuda_sm90") || kernel == "cuda_streamed_score_select";
@@ -34,8 +33,8 @@ private:
     void fill_keys(Problem& problem, const smla_score_args& args);
 };
 
-// Bounds of the columns of each token, some outside [0, columns], some the wrong way round. `ends` may be
-// left out where they are optional.
+// Draws the range of columns of each token; some bounds are outside [0, columns], some ranges are reversed.
+// `ends` may be absent if the field is optional.
 void fill_windows(Problem& problem, Tensor& starts, Tensor& ends, bool need_ends, int64_t tokens,
                   int64_t columns);
 

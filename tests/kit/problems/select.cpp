@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Rows of a cache for the selection, by a table that is often too narrow for its columns.
+// Adds rows of a cache for the selection, from a table that often has too few columns.
 void add_rows(Problem& problem, smla_select_args& args, int64_t tokens, int64_t columns) {
     Random& random = problem.random;
     args.page_tokens = int32_t(random.log_between(1, 300));
@@ -34,7 +34,7 @@ void fill_row_table(Problem& problem, const Tensor& table) {
     });
 }
 
-// Each row is that of its column, whatever was selected. `given`: with requests and windows.
+// Requires that each row is the row of its selected column. `given` has requests and windows.
 void compare_rows(const smla_select_args& given, int64_t columns, Comparison& out) {
     const BlockTable table = row_table_of(given);
     each_index(given.rows, [&](int64_t t, int64_t i, int64_t, int64_t) {
@@ -109,8 +109,8 @@ private:
         const int64_t levels = random.log_between(1, 12);
         each_index(args.scores, [&](int64_t t, int64_t j, int64_t, int64_t) {
             double value = random.normal();
-            if (style == 1) value = double(random.between(0, levels)) - 1;  // ties
-            if (style == 2) value = std::max(value, 0.);                    // as relu leaves them
+            if (style == 1) value = double(random.between(0, levels)) - 1;  // equal scores
+            if (style == 2) value = std::max(value, 0.);                    // like values after relu
             if (style == 3 && random.chance(0.3))
                 value = random.pick({0., -0., kInfinity, -kInfinity, std::nan(""), 1e-40, -1e-40});
             if (style == 4) value = random.chance(0.5) ? -kInfinity : std::nan("");
@@ -127,9 +127,9 @@ private:
     Doubles indices_, counts_, selected_;
 };
 
-// score_select: where logits come out the same in every order of summation, the selection is the reference's
-// bit for bit; elsewhere no column left out may be better than one taken by more than the error of both. On
-// any data it is what score and then select give in the same context, bit for bit.
+// score_select: if all orders of summation give the same logits, the selection has the bits of the reference;
+// otherwise no omitted column may be better than a selected column by more than the error of both. For all
+// data, the selection has the bits of score and then select in the same context.
 class ScoreSelectProblem : public ProblemOf<Stage::score_select> {
 public:
     explicit ScoreSelectProblem(const Draw& draw)
@@ -178,7 +178,7 @@ public:
     }
 
 private:
-    // NaN below -inf below all else.
+    // NaN ranks below -inf, and -inf below all other scores.
     static double rank(double score) {
         return std::isnan(score) ? -2e300 : score == -kInfinity ? -1e300 : score;
     }
@@ -264,7 +264,7 @@ void ScoreSelectProblem::compare_with_pair(Context& context, const std::string& 
     select.indices = make_tensor(indices.data(), SMLA_I32, {tokens, k});
     select.selected = make_tensor(selected.data(), SMLA_F32, {tokens, k});
     Env env = context.env({});
-    // the generic kernel is the pair of generic kernels
+    // the generic kernel runs the generic kernels of both stages
     if (kernel.find("generic") != std::string::npos)
         env.demanded[size_t(Stage::score)] = kernel_names(Stage::score, env.engine).back();
     run_placed<Stage::score>(score, env);
