@@ -104,7 +104,7 @@ def _only(parts, text):
     for start, prose in parts:
         kept += [_blank(text[end:start]), prose]
         end = start + len(prose)
-    return re.sub(r"`[^`\n]*`", lambda code: "x" * len(code.group()), "".join(kept))
+    return re.sub(r"`[^`\n]*`", lambda code: "X" * len(code.group()), "".join(kept))
 
 
 def _cpp(text):
