@@ -1,4 +1,4 @@
-// attend's arguments as its kernels take them, by value, and the last steps of a softmax.
+// Arguments of attend as its kernels receive them, by value, and the last steps of a softmax.
 #pragma once
 
 #include "engines/cuda/attend/schedule.h"
@@ -9,8 +9,8 @@ namespace smla::cuda_attend {
 
 using cuda::DeviceCache;
 
-// Division of numbers below 2^31 by a divisor known on the host, as a multiplication (Granlund and Montgomery
-// 1994, figure 4.1).
+// Divides numbers below 2^31 by multiplication with a host-computed reciprocal (Granlund and Montgomery
+// 1994).
 struct Divisor {
     Divisor() = default;
     explicit Divisor(int64_t by) : by(uint32_t(by)) {
@@ -40,16 +40,16 @@ struct Source {
         return length < 0 ? 0 : length < listed ? length : listed;
     }
 
-    __device__ bool has(int row) const {  // false: a hole
+    __device__ bool has(int row) const {  // false for a masked entry (-1)
         const uint32_t page = page_rows.quotient(uint32_t(row)), token = uint32_t(row) - page * page_rows.by;
         return uint32_t(row) < rows_below && token < uint32_t(cache.page_tokens);
     }
 
     DeviceCache cache;
     Tensor rows{}, lengths{};
-    int64_t listed = 0;  // K
+    int64_t listed = 0;  // K, the width of the row list
     Divisor page_rows;
-    uint32_t rows_below = 0;  // capacity; a negative row, as unsigned, is above it
+    uint32_t rows_below = 0;  // capacity; a negative row, converted to unsigned, is above it
 };
 
 struct Arguments {
@@ -79,11 +79,11 @@ struct Arguments {
     Source sources[2];
     float softmax_scale, q_scale;
     const float *softmax_scale_device, *q_scale_device;
-    float empty_lse;      // of a token without valid rows
-    bool log2, q_chunks;  // q_chunks: q is bf16, rows aligned to 16 bytes
+    float empty_lse;      // lse of a token without valid rows
+    bool log2, q_chunks;  // q_chunks: whether q is bf16 with rows aligned to 16 bytes
 };
 
-// Format of one source. has_bf16_rope is the same for both: kernels.cpp rejects other calls.
+// Returns the format of one source. has_bf16_rope is the same for both, as kernels.cpp rejects other calls.
 __device__ inline smla_format first_format(const Arguments& args) {
     const smla_format primary = args.sources[0].cache.format;
     return primary == SMLA_FORMAT_NONE ? args.sources[1].cache.format : primary;
@@ -92,12 +92,14 @@ __device__ inline smla_format first_format(const Arguments& args) {
 // Result of a head after its last key.
 struct Totals {
     float factor;  // out = factor * sum_j exp(logit_j - peak) v_j
-    float lse;     // natural log, without the sink
+    float lse;     // natural logarithm, without the sink
 };
-// sum = sum_j exp(logit_j - peak), at least one key. A peak of -inf means no finite logit, hence NaN.
+// Returns the totals for sum = sum_j exp(logit_j - peak) over at least one key. A peak of -inf means that no
+// logit is finite, so the result is NaN.
 __device__ inline Totals finish(float peak, float sum, float sink) {
     if (peak == -INFINITY) return {NAN, NAN};
-    // the denominator is sum + exp(sink - peak); if sink > peak, both sides are scaled by exp(peak - sink)
+    // The denominator is sum + exp(sink - peak). If sink > peak, numerator and denominator are multiplied by
+    // exp(peak - sink).
     const float above = fmaxf(0.f, sink - peak);
     const float factor = expf(-above) / (sum * expf(-above) + expf(sink - peak - above));
     return {sink == INFINITY ? 0.f : factor, peak + logf(sum)};
@@ -105,7 +107,7 @@ __device__ inline Totals finish(float peak, float sum, float sink) {
 
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-// lse: -inf of a token without valid rows, and of no other.
+// Writes lse and the largest logit. An lse of -inf marks a token without valid rows.
 __device__ inline void store_statistics(const Arguments& args, int64_t t, int64_t h, float lse, float peak) {
     if (cuda::present(args.lse)) {
         const float scaled = args.log2 ? lse * kLog2E : lse;
@@ -116,7 +118,7 @@ __device__ inline void store_statistics(const Arguments& args, int64_t t, int64_
         cuda::store_value(args.max_logits, cuda::element(args.max_logits, t, h), peak);
 }
 
-__device__ inline float sink_of(const Arguments& args, int64_t h) {  // f32 or f64
+__device__ inline float sink_of(const Arguments& args, int64_t h) {  // the sink is f32 or f64
     if (!cuda::present(args.sink)) return -INFINITY;
     const int64_t at = cuda::element(args.sink, h);
     return args.sink.dtype == SMLA_F64 ? float(static_cast<const double*>(args.sink.data)[at])

@@ -1,14 +1,15 @@
-// Combines the partials of attend's splits.
+// Combines the partial results of attend's splits.
 //
-// Maths    out = sum_s 2^(peak2_s - peak2) * partial_s, normalised; peak2 is the largest of all splits. Then
-//          the sink joins the denominator. With out_positions the last channels are rotated back.
+// Maths    out = sum_s 2^(peak2_s - peak2) * partial_s, normalized; peak2 is the largest of all splits. Then
+//          the sink is added to the denominator. With out_positions, the last channels are rotated back.
 // Tile     one block per token and head, 4 channels per thread. The order of the sum is fixed (8 splits,
-//          then the next 8), whether one group of 4 warps adds them all or up to 4 groups share them.
-// Roles    every warp reduces the statistics of all splits by itself, so the first barrier is that of the
-//          groups' sums.
-// Shared   per warp the weights of up to 128 splits | the sums of all groups but the first.
-// Limit    latency: two independent loads (statistics, partials) after the attend grid has ended. On sm_90
-//          and later this grid is launched early and waits for that one.
+//          then the next 8), whether one group of 4 warps adds all splits or up to 4 groups share them.
+// Roles    every warp reduces the statistics of all splits independently, so the first barrier is for the
+//          sums of the groups.
+// Shared   per warp the weights of up to 128 splits | the sums of all groups except the first.
+// Limit    latency: two independent loads (statistics, partial sums) after the attend grid has ended. On
+// sm_90
+//          and later, this grid is launched early and waits for the attend grid.
 #include "engines/cuda/attend/epilogue.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
@@ -33,7 +34,7 @@ __device__ float warp_max_nan(float value) {
     return value;
 }
 
-// Reduces the statistics of all splits; writes each split's weight to `weights`.
+// Reduces the statistics of all splits and writes each split's weight to `weights`.
 __device__ Combined combine_statistics(const PartialStatistics* first, int64_t stride, int splits,
                                        float* weights) {
     const int lane = threadIdx.x % 32;
@@ -61,7 +62,7 @@ __device__ Combined combine_statistics(const PartialStatistics* first, int64_t s
     return {peak2, cuda::warp_sum(sum), warp_max_nan(largest2), __any_sync(~0u, any != 0) != 0};
 }
 
-// Partials of 8 splits from `split` on. Every split has written one, even if it saw no key.
+// Loads the partial sums of 8 splits, starting at `split`. Splits without keys have also written sums.
 __device__ void load_partials(const float4* sums, int64_t stride, int split, int splits,
                               float4 (&part)[kAhead]) {
 #pragma unroll
@@ -73,7 +74,7 @@ __device__ float4 sum_parts(const float* weights, int split, int splits, const f
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
         const float weight = split + i < splits ? weights[split + i] : 0.f;
-        if (weight == 0) continue;  // 0 * inf must not join the sum
+        if (weight == 0) continue;  // 0 * inf would make the sum NaN
         sum.x += weight * part[i].x, sum.y += weight * part[i].y;
         sum.z += weight * part[i].z, sum.w += weight * part[i].w;
     }
@@ -83,7 +84,7 @@ __device__ void add(float4& out, const float4& other) {
     out.x += other.x, out.y += other.y, out.z += other.z, out.w += other.w;
 }
 
-// Adds the sums of all groups in order, in the first group.
+// Adds the sums of all groups in order; only the first group receives the result.
 __device__ void reduce_groups(float4& out, const float4& own, int group, int groups) {
     __shared__ float4 others[kGroups - 1][kGroup];
     const int thread = threadIdx.x % kGroup;
@@ -96,7 +97,7 @@ __device__ void reduce_groups(float4& out, const float4& own, int group, int gro
     __syncthreads();
 }
 
-// How attend's output is rotated back.
+// Rotation of attend's output by the negated position.
 struct OutRotation {
     Tensor positions{}, frequencies{};
     int first = kValueWidth;  // the first rotated channel
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 2)
     const auto* const sums =
         reinterpret_cast<const float4*>(scheduler.partials.sums + first * kValueWidth + channel);
     float4 part[kAhead], out = {};
-    // Positions are older than the grid before, so they may be read before it ends (ptx/grid.cuh).
+    // The previous grid does not write positions, so they may be read before it ends (ptx/grid.cuh).
     const float2 turns[] = {rotation.turn(t, channel), rotation.turn(t, channel + 2)};
     cuda::follow_grid_before();
     load_partials(sums, stride, kAhead * group, scheduler.splits(), part);
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 2)
 
 }  // namespace
 
-// More groups are faster as long as all blocks fit beside those of the attend grid.
+// More groups are faster as long as all blocks run concurrently with the blocks of the attend grid.
 void combine_splits(const smla_attend_args& args, const TileScheduler& scheduler, const Env& env) {
     const int64_t blocks = args.q.shape[0] * args.q.shape[1];
     const int64_t fit = 2 * env.device->facts().multiprocessors / std::max<int64_t>(blocks, 1);

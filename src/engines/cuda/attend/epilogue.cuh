@@ -1,5 +1,4 @@
-// Epilogue of the kernels on tensor cores: accumulators and softmax statistics go to `out`, or to the
-// partials of a split.
+// Epilogue of the tensor core kernels: writes accumulators and statistics to `out` or to partial results.
 #pragma once
 
 #include "engines/cuda/attend/tile_scheduler.cuh"
@@ -12,7 +11,7 @@ __device__ inline uint32_t pack_half(bool bf16, float low, float high) {
     const uint32_t as_bf16 = cuda::pack_bf16(low, high), as_f16 = cuda::pack_f16(low, high);
     return bf16 ? as_bf16 : as_f16;
 }
-// Two neighbouring values of an output row.
+// Stores two neighboring values of an output row.
 __device__ inline void store_pair(const Tensor& out, int64_t at, float low, float high) {
     if (out.dtype == SMLA_F32)
         *reinterpret_cast<float2*>(static_cast<float*>(out.data) + at) = make_float2(low, high);
@@ -21,8 +20,9 @@ __device__ inline void store_pair(const Tensor& out, int64_t at, float low, floa
             pack_half(out.dtype == SMLA_BF16, low, high);
 }
 
-// Writes a head's softmax statistics; returns the factor for its output row. With splits they go to the
-// partials and the factor is 1, or 0 if the split saw no key; else they go to lse and max_logits.
+// Writes a head's softmax statistics and returns the factor for its output row. With splits, the statistics
+// are written to the partial results, and the factor is 1, or 0 if the split saw no key. Without splits, they
+// are written to lse and max_logits.
 __device__ inline float finish_head(const Arguments& args, const TileScheduler& scheduler,
                                     const WorkTile& work, int64_t h, bool any, float peak2, float largest2,
                                     float sum) {
@@ -38,21 +38,22 @@ __device__ inline float finish_head(const Arguments& args, const TileScheduler& 
 }
 
 // Transposes a warp's accumulators through shared memory, 16 heads at a time, so that global stores are
-// row-wise. Stores straight from registers take 4000 instructions that run once, each an instruction cache
-// miss: 11 us per block.
+// row-wise. Direct stores from registers take 4000 instructions, each with an instruction cache miss: 11 us
+// per block.
 template <int Columns>
 struct EpilogueBuffer {
-    static constexpr int pitch = 4 * (Columns + 16), bytes = 16 * pitch;  // rows g and g + 1: other banks
+    static constexpr int pitch = 4 * (Columns + 16), bytes = 16 * pitch;  // adjacent rows: other banks
 
-    uint32_t at;  // shared memory of the warp
+    uint32_t at;  // shared address of the warp's buffer
 
-    // Columns `column` and `column` + 1 of row `row`.
+    // Writes columns `column` and `column` + 1 of row `row`.
     __device__ void write(uint32_t row, uint32_t column, float low, float high) const {
         cuda::store_shared(at + row * pitch + 4 * column,
                            make_uint2(__float_as_uint(low), __float_as_uint(high)));
     }
-    // Stores rows, times their factors, to `out` or to the partials. column_of(c): output column of c, a
-    // multiple of 4; `factors`: shared memory with the factors of the 16 heads from `head` on.
+    // Stores rows, multiplied by their factors, to `out` or to the partial results. column_of(c): output
+    // column of c, a multiple of 4. `factors`: shared address of the factors of the 16 heads that start at
+    // `head`.
     template <class ColumnOf>
     __device__ void store(const Arguments& args, const TileScheduler& scheduler, const WorkTile& work,
                           int head, uint32_t factors, const ColumnOf& column_of) const {
@@ -83,14 +84,14 @@ struct EpilogueBuffer {
     }
 
 private:
-    static constexpr int kLanes = Columns / 4;  // per row
+    static constexpr int kLanes = Columns / 4;  // lanes per row
 
     template <class Value>
     static __device__ Value* first_of(const Tensor& tensor, int token, int head) {
         return static_cast<Value*>(tensor.data) + cuda::element(tensor, token, head);
     }
 
-    // This lane's rows up to the last head, four at a time.
+    // Stores this lane's rows up to the last head, four at a time.
     template <class Store>
     __device__ void store_rows(uint32_t factors, int heads, const Store& store) const {
         const uint32_t lane = threadIdx.x % 32, own = lane / kLanes;

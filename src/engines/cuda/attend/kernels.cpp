@@ -1,5 +1,4 @@
-// The attend kernels of the cuda engine: which calls each one supports, and which of them is faster for a
-// call.
+// Decides which calls each attend kernel of the cuda engine supports, and which is the fastest for a call.
 #include "engines/cuda/attend/run.h"
 
 namespace smla {
@@ -12,14 +11,14 @@ using Args = smla_attend_args;
 bool is_aligned(const void* data, int64_t bytes) {
     return reinterpret_cast<uintptr_t>(data) % uintptr_t(bytes) == 0;
 }
-// Whether every row of a tensor [T,H,D] starts at a multiple of `bytes`.
+// Returns whether every row of a tensor [T,H,D] starts at a multiple of `bytes`.
 bool rows_are_aligned(const Tensor& tensor, int64_t bytes) {
     const int64_t each = dtype_bits(tensor.dtype) / 8;
     return is_aligned(tensor.data, bytes) && tensor.stride_elems[0] * each % bytes == 0 &&
            tensor.stride_elems[1] * each % bytes == 0;
 }
 
-// Why asynchronous copies cannot read a cache; empty: they can.
+// Returns why asynchronous copies cannot read a cache; empty if they can.
 std::string refuse_source(const char* name, const smla_attend_source& source, int tile_keys) {
     constexpr int64_t kCopyBytes = 16;
     const CacheView view(source.cache);
@@ -35,7 +34,7 @@ std::string refuse_widths(const Args& args) {
                 " and ", args.out.shape[2]);
 }
 
-// What both kernels for Hopper require.
+// Returns why the kernels for Hopper do not support a call; empty if they do.
 std::string refuse_sm90(const Args& args, const Env& env) {
 #ifndef SMLA_CUDA_SM90A
     return "this build has no code of sm_90a";
@@ -51,12 +50,12 @@ std::string refuse_sm90(const Args& args, const Env& env) {
         if (std::string why = refuse_source(name, *source, 64); !why.empty()) return why;
         const CacheView view(source->cache);
         if (source->cache.pages * (view.page_stride / 8) >= UINT32_MAX)
-            return text("a ", name, " cache of 32 GiB or more");  // latent_producer.cuh counts in 8 bytes
+            return text("a ", name, " cache of 32 GiB or more");  // latent_producer.cuh uses units of 8 bytes
     }
     return "";
 }
 
-// The record of 512 latent values, with or without rope, that has an f32 scale per 128 values.
+// Returns the format of 512 latent values, with or without rope, that has an f32 scale per 128 values.
 smla_format scaled_format(const Args& args) { return args.q.shape[2] == 512 ? SMLA_FP8_528 : SMLA_FP8_656; }
 
 std::string refuse_raw(const Args& args, const Env& env) {
@@ -93,11 +92,11 @@ std::string refuse_mma_source(const char* name, const smla_attend_source& source
     const CacheView view(cache);
     const int64_t between = source.rows.stride_elems[1];
     if (view.page_stride / 16 > UINT32_MAX || view.row_stride > UINT32_MAX || between != int32_t(between))
-        return text(name, " pages, rows or listed entries lie too far apart");  // for BlockSource's 32 bits
+        return text(name, " pages, rows or listed entries lie too far apart");  // BlockSource has 32 bits
     return "";
 }
 
-// Operands are 16-bit floats, so q must be bf16, or e4m3, which bf16 holds exactly.
+// Operands are 16-bit floats, so q must be bf16, or e4m3, which bf16 represents exactly.
 std::string refuse_mma(const Args& args, const Env& env) {
     if (args.q.dtype != SMLA_BF16 && args.q.dtype != SMLA_E4M3)
         return text("q must hold bf16 values, got ", dtype_name(args.q.dtype));
@@ -123,7 +122,7 @@ std::string refuse_mma(const Args& args, const Env& env) {
     return "";
 }
 
-// The kernels with block shapes.
+// A kernel with block shapes.
 struct BlockKernel {
     const char* name;
     std::string (*refuse)(const Args&, const Env&);
@@ -131,8 +130,8 @@ struct BlockKernel {
 constexpr BlockKernel kRawKernel{kSm90Raw, refuse_raw}, kDecodingKernel{kSm90, refuse_decoding},
     kMmaKernel{kMma, refuse_mma};
 
-// Why another kernel is better for a call that `kernel` supports; empty: none is. Batch-invariant results are
-// one kernel's, whatever the tokens.
+// Returns why another kernel is better for a call that `kernel` supports; empty if none is. In
+// batch-invariant mode, one kernel must process calls of any number of tokens.
 std::string lower_priority(const BlockKernel& kernel, const Best& best, const Args& args, const Env& env) {
     if (&kernel == &kMmaKernel) return "";
     const bool raw = &kernel == &kRawKernel;

@@ -1,4 +1,4 @@
-// The attend kernels of the cuda engine.
+// Declares the attend kernels of the cuda engine.
 #pragma once
 
 #include "engines/candidate.h"
@@ -13,12 +13,12 @@ extern const Candidate<smla_attend_args> kSm90RawAttend, kSm90Attend, kMmaAttend
 
 void run_generic(const smla_attend_args& args, const Env& env);
 
-// The kernels below need a workspace of schedule.workspace() bytes if schedule.splits > 1.
+// The functions below require a workspace of schedule.workspace() bytes if schedule.splits > 1.
 
-// mma.sync kernels for keys of 576 or 512 values.
+// Runs the mma.sync kernels, for keys of 576 or 512 values.
 void run_mma(const smla_attend_args& args, const Schedule& schedule, const Env& env);
-// wgmma kernels of Hopper: records become 16-bit keys in shared memory, or stay as stored until they reach
-// registers.
+// Run the wgmma kernels for Hopper. run_sm90 converts records to 16-bit keys in shared memory; run_sm90_raw
+// keeps records as stored until they are loaded into registers.
 void run_sm90(const smla_attend_args& args, const Schedule& schedule, const Env& env);
 void run_sm90_raw(const smla_attend_args& args, const Schedule& schedule, const Env& env);
 

@@ -15,11 +15,11 @@ constexpr uint32_t kOneScale = formats(SMLA_FP8_576, SMLA_FP8_512);
 constexpr uint32_t kRaw = kF32Scales | kOneScale, kCodes = kRaw | kV4;
 constexpr double kMemory = 2000;
 
-// Costs of the wgmma kernels were fitted to times of 1 to 512 tokens of 16 to 128 heads over fp8_656, those
-// of the mma kernel to the sweep of bench/cuda_attend.cpp (docs/kernels/log/cuda_attend.md). The costs of
-// decoded rows are estimates: those of bf16 rows and 0.4 instructions per value and warp. With
-// least_tiles or more, measured with 1 to 32 tokens of 64 and 128 heads, cuda_sm90_attend is faster than
-// cuda_mma_attend: it takes half the time per tile and more time per task.
+// Costs of the wgmma kernels were fitted to times of 1 to 512 tokens of 16 to 128 heads over fp8_656, and
+// costs of the mma kernel to the sweep of bench/cuda_attend.cpp (docs/kernels/log/cuda_attend.md). The costs
+// of decoded rows are estimates: the costs of bf16 rows plus 0.4 instructions per value and warp. For at
+// least least_tiles tiles (measured with 1 to 32 tokens of 64 and 128 heads), cuda_sm90_attend is faster than
+// cuda_mma_attend, because it takes half the time per tile but more time per task.
 // clang-format off
 constexpr BlockShape kShapes[] = {
 #ifdef SMLA_CUDA_SM90A
@@ -63,18 +63,18 @@ constexpr BlockShape kShapes[] = {
 };
 // clang-format on
 
-// Cost of combining splits, in cycles: the kernel itself, and each split; then bytes of partial sums that the
-// whole device moves per cycle.
+// Cost of combining splits: cycles of the kernel, cycles per split, and bytes of partial sums that the whole
+// device moves per cycle.
 constexpr double kMerge = 5500, kMergePerSplit = 125, kSumsPerCycle = 2000;
 
-// Upper bounds of the scratch of splits: one wave of blocks and one split per token and 512 listed rows, and
-// 80 KiB per listed row; short lists count as 2048 rows. For 1 to 4096 tokens of 1 to 128 heads, lists of up
-// to 8192 rows and 82 to 188 multiprocessors, they exclude nothing that `cost` would choose.
+// Upper bounds of the workspace of splits: one wave of blocks, plus one split per token and 512 listed rows;
+// and 80 KiB per listed row. Lists of fewer than 2048 rows count as 2048. For 1 to 4096 tokens of 1 to 128
+// heads, lists of up to 8192 rows and 82 to 188 multiprocessors, the bounds exclude no choice of `cost`.
 constexpr int64_t kRowsPerSplit = 512, kShortList = 2048;
 constexpr size_t kBytesPerListedRow = 80 << 10;
 constexpr int kLeastSplitRows = 32;
 
-// Sums value(source) over the caches that are present.
+// Returns the sum of value(source) over the caches that are present.
 template <class Value>
 auto sum(const smla_attend_args& args, const Value& value) {
     decltype(value(args.primary)) total{};
@@ -83,7 +83,7 @@ auto sum(const smla_attend_args& args, const Value& value) {
     return total;
 }
 
-// Bytes of all listed rows.
+// Returns the bytes of all listed rows.
 double listed_bytes(const smla_attend_args& args) {
     return sum(args, [&](const smla_attend_source& source) {
         return double(args.q.shape[0] * source.rows.shape[1]) *
@@ -91,7 +91,7 @@ double listed_bytes(const smla_attend_args& args) {
     });
 }
 
-// Blocks that a multiprocessor holds.
+// Returns the number of blocks that a multiprocessor can run concurrently.
 double resident_blocks(const BlockShape& shape, int width, const DeviceFacts& device) {
     if (shape.run != run_mma) return shape.resident;
     const double fit =
@@ -100,7 +100,7 @@ double resident_blocks(const BlockShape& shape, int width, const DeviceFacts& de
     return std::clamp(fit, 1., double(registers));
 }
 
-// `tiles`: of a token's lists.
+// Returns the estimated cycles of a schedule. `tiles`: number of tiles of a token's lists.
 double cost(const Schedule& schedule, int64_t tiles, const smla_attend_args& args,
             const DeviceFacts& device) {
     const BlockShape& shape = *schedule.shape;
@@ -112,7 +112,7 @@ double cost(const Schedule& schedule, int64_t tiles, const smla_attend_args& arg
     const double sharing = std::min(resident, std::ceil(blocks / units)),
                  step = std::max(costs.step + costs.sharing * sharing,
                                  costs.busy_step * std::min(1.0, blocks / units));
-    // Two warpgroups with a tile each wait for both tiles' records: that takes as long as three tiles.
+    // Two warpgroups with one tile each wait for the records of both, which takes as long as three tiles.
     const double least = shape.warpgroups == 1 ? 1 : 3,
                  steps =
                      std::max(least, double(ceil_div(tiles, int64_t(schedule.splits)))) / shape.warpgroups;
@@ -125,7 +125,7 @@ double cost(const Schedule& schedule, int64_t tiles, const smla_attend_args& arg
     return cycles;
 }
 
-// Whatever the number of tokens.
+// Returns the maximum workspace of a launch of any number of tokens.
 size_t most_workspace_of_a_launch(const smla_attend_args& args, const Env& env) {
     const size_t most = kBytesPerListedRow * size_t(std::max(max_rows_per_token(args), kShortList));
     return env.budget == 0 ? most : std::min(most, env.budget);
@@ -137,8 +137,7 @@ size_t workspace_of(int64_t rows) {
     return arena.used();
 }
 
-// The next number of splits to try. The mma kernel has twice as many tiles, so coarser steps limit the time
-// that a plan takes.
+// Returns the next number of splits to try. Coarser steps for the many tiles of the mma kernel save time.
 int next_splits(int splits, const BlockShape& shape) {
     return splits + (shape.tile_keys >= 64 || splits < 16 ? 1 : splits < 64 ? 4 : 16);
 }
@@ -171,7 +170,7 @@ int64_t tokens_of_a_launch(const smla_attend_args& args, int splits, const Env& 
     const size_t room = most_workspace_of_a_launch(args, env);
     int64_t fit = (int64_t(room) - int64_t(workspace_of(0))) /
                   (rows * int64_t(kValueWidth * sizeof(float) + sizeof(PartialStatistics)));
-    if (fit > 1 && workspace_of(fit * rows) > room) --fit;  // both arrays end on a cache line
+    if (fit > 1 && workspace_of(fit * rows) > room) --fit;  // both arrays are padded to whole cache lines
     return std::clamp<int64_t>(fit, 1, tokens);
 }
 
@@ -188,7 +187,7 @@ Best best_schedule(const char* kernel, const smla_attend_args& args, const Env& 
             return ceil_div(source.rows.shape[1], int64_t(shape.tile_keys));
         });
         const int64_t all_tiles = args.q.shape[0] * ceil_div(heads, int64_t(kManyHeads)) * tiles;
-        if (env.batch_invariant) {  // heads and list widths alone: neither tokens nor the budget
+        if (env.batch_invariant) {  // depends only on heads and list widths, not on tokens or budget
             if (best.schedule.shape && best.schedule.shape->heads >= shape.heads) continue;
             schedule.splits =
                 int(std::clamp<int64_t>(tiles * shape.tile_keys / kRowsPerSplit, 1, kMaxSplits));

@@ -1,5 +1,5 @@
-// How attend's work is cut for a GPU: the block shapes of its kernels, and the best shape and number of
-// splits for a call. A function of shapes, device, mode and budget.
+// Divides attend's work for a GPU: the block shapes of the kernels, and the best shape and number of splits
+// for a call. The result depends only on shapes, device, mode and budget.
 #pragma once
 
 #include "engines/candidate.h"
@@ -11,36 +11,36 @@
 namespace smla::cuda_attend {
 
 constexpr int kValueWidth = 512;
-constexpr int kMaxSplits = 128;  // blocks that share a token's rows
+constexpr int kMaxSplits = 128;  // maximum number of blocks that share a token's rows
 constexpr int kFewHeads = 16, kSomeHeads = 32, kManyHeads = 64;
-// Blocks per multiprocessor that registers of the mma kernels allow.
+// Blocks per multiprocessor that the registers of the mma kernels allow.
 constexpr int kFewResident = 2, kFewCodedResident = 3, kSomeResident = 2;
 
-// fp8 records whose last 64 values, the rope, are bf16.
+// Returns whether a format is an fp8 record whose last 64 values (rope) are bf16.
 constexpr bool has_bf16_rope(smla_format format) { return format == SMLA_FP8_656 || format == SMLA_FP8_584; }
 
-// A head's softmax statistics in one split.
+// Softmax statistics of one head in one split.
 struct alignas(16) PartialStatistics {
-    float peak2;     // the sums are of exp2(logit2 - peak2), logit2 in powers of two; -inf: no finite logit
-    float sum;       // of the weights
-    float largest2;  // logit, in powers of two; -inf: none
-    float any;       // 1: the split had keys
+    float peak2;     // reference logit, as log2: sum adds exp2(logit2 - peak2); -inf: no finite logit
+    float sum;       // sum of the weights
+    float largest2;  // largest logit, as log2; -inf: none
+    float any;       // 1 if the split had keys, else 0
 };
 
-// Scratch of the splits: sums [T,splits,H,512], statistics [T,splits,H].
+// Workspace of the splits: sums [T,splits,H,512] and statistics [T,splits,H].
 struct Partials {
     float* sums = nullptr;
     PartialStatistics* statistics = nullptr;
 
-    // `rows`: T * splits * H.
+    // Allocates the arrays for `rows` = T * splits * H.
     static Partials carve(Arena& arena, int64_t rows) {
         return {.sums = arena.take<float>(size_t(rows) * kValueWidth),
                 .statistics = arena.take<PartialStatistics>(size_t(rows))};
     }
 };
 
-// Keys of the mma kernels in shared memory: bf16 rows, fp8 records as stored, or bf16 rows that the producer
-// decodes from records.
+// Form of the keys in the shared memory of the mma kernels: bf16 rows, fp8 records as stored, or bf16 rows
+// that the producer decodes from records.
 enum class KeyForm { rows, codes, decoded };
 constexpr uint32_t kDecodedFormats =
     formats(SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT);
@@ -49,36 +49,36 @@ constexpr KeyForm key_form(smla_format format) {
     return kDecodedFormats & format_bit(format) ? KeyForm::decoded : KeyForm::codes;
 }
 
-// Clock cycles of an H200's multiprocessor; only their ratios matter. A step is a tile of keys, or one tile
-// for each of the warpgroups that take tiles in turn. With n blocks on a multiprocessor it takes
-// `step + sharing * n`, and at least `busy_step` times the share of the multiprocessors that are busy.
+// Costs in clock cycles of an H200's multiprocessor; only their ratios matter. A step is one tile of keys for
+// each warpgroup that processes separate tiles. With n blocks on a multiprocessor, a step takes `step +
+// sharing * n` cycles, and at least `busy_step` times the share of busy multiprocessors.
 struct BlockCosts {
-    double task;  // a block's start and end
+    double task;  // start and end of a block
     double step, sharing;
     double busy_step = 0;
-    double bytes_per_cycle = 0;  // of listed rows, which the whole device can read; 0: no limit
+    double bytes_per_cycle = 0;  // rate at which the whole device reads listed rows; 0: no limit
 };
 
 struct Schedule;
 
-// A shape of a kernel's blocks: a row of the table in schedule.cpp.
+// A shape of a kernel's blocks: one row of the table in schedule.cpp.
 struct BlockShape {
     const char* kernel;
-    uint32_t formats;  // of the caches, as bits
+    uint32_t formats;  // bit mask of supported cache formats
     KeyForm keys;
-    int heads;                               // per block; 128: per cluster of two blocks
-    int more_than = 0, at_most = INT32_MAX;  // heads of the calls that may use the shape
+    int heads;                               // heads per block; 128: per cluster of two blocks
+    int more_than = 0, at_most = INT32_MAX;  // supported numbers of heads per call
     int tile_keys;                           // list entries per tile
-    int warpgroups = 1;                      // that take tiles in turn
+    int warpgroups = 1;                      // warpgroups that process alternate tiles
     int resident = 1;                        // blocks per multiprocessor that registers allow
-    int64_t least_tiles = 0;  // of all tokens and groups of heads; below, cuda_mma_attend is faster
+    int64_t least_tiles = 0;  // minimum of Best::all_tiles; below it, cuda_mma_attend is faster
     BlockCosts costs;
     void (*run)(const smla_attend_args& args, const Schedule& schedule, const Env& env);
 };
 
 struct Schedule {
     const BlockShape* shape = nullptr;
-    int64_t tokens = 0, all_heads = 1;  // tokens: of one launch
+    int64_t tokens = 0, all_heads = 1;  // tokens per launch, heads of the call
     int splits = 1;
 
     int64_t head_tiles() const { return ceil_div(all_heads, shape->heads); }
@@ -95,25 +95,27 @@ struct Schedule {
 
 std::span<const BlockShape> block_shapes();
 
-// The best schedule of a kernel, by its cost model.
+// The best schedule of a kernel according to its cost model.
 struct Best {
     Schedule schedule;
-    double cycles = -1;     // not estimated for batch-invariant calls
-    int64_t all_tiles = 0;  // of all tokens and groups of heads
+    double cycles = -1;     // estimated time; -1 for batch-invariant calls
+    int64_t all_tiles = 0;  // tiles of all tokens and groups of heads
 };
 Best best_schedule(const char* kernel, const smla_attend_args& args, const Env& env);
 
 inline bool has_cache(const smla_attend_source& source) { return source.cache.format != SMLA_FORMAT_NONE; }
-// Whether a kernel has shapes for caches of a format.
+// Returns whether a kernel has shapes for caches of a format.
 bool has_shape(const char* kernel, smla_format format);
-smla_format first_format(const smla_attend_args& args);   // format of the first cache that is present
-size_t shared_bytes(int heads, int width, KeyForm keys);  // of one block of the mma kernel
+// Returns the format of the first cache that is present.
+smla_format first_format(const smla_attend_args& args);
+// Returns the bytes of shared memory of one block of an mma kernel.
+size_t shared_bytes(int heads, int width, KeyForm keys);
 
-// The most workspace that splits of a call may take. It never shrinks as tokens are added, so that a
-// workspace of this size serves every call of fewer tokens.
+// Returns the maximum workspace of the splits of a call. It never decreases with the number of tokens, so a
+// workspace of this size suffices for every call of fewer tokens.
 size_t most_workspace(const smla_attend_args& args, const Env& env);
-// Batch-invariant splits depend on lists and heads alone: such a call is cut into launches whose partials fit
-// instead. Tokens of one launch.
+// Returns the number of tokens per launch of a batch-invariant call. Its splits depend only on lists and
+// heads, so the call is divided into launches whose partial results fit in the workspace.
 int64_t tokens_of_a_launch(const smla_attend_args& args, int splits, const Env& env);
 
 // Calls run(args, schedule) for the tokens of each launch.

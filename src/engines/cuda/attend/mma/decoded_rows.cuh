@@ -1,20 +1,20 @@
-// Records that the producer decodes to bf16 rows (fp8_528_g32 and nvfp4_288, scales behind each record or
-// behind all records of a page): all products are then those of bf16 rows.
+// Records that the producer decodes to bf16 rows (fp8_528_g32 and nvfp4_288, with the scales after each
+// record or after all records of a page). All products are then the same as for bf16 rows.
 //
-// Place     cp.async copies a record to the end of its row's 1024 bytes. When it has arrived, the 8 threads
-//           that copied it load it into registers and store the decoded row over it, swizzled like bf16
-//           rows.
+// Place     cp.async copies a record to the end of its row's 1024 bytes. When the record has arrived, the 8
+//           threads that copied it load it into registers and overwrite it with the decoded row, swizzled
+//           like bf16 rows.
 // Numbers   keys are stored as 2^-7 of their values (kDecodedUnit). The bits of an e2m1 code, moved to the
-//           exponent and mantissa of bf16, are 2^-126 of its value; without the unit, 2^126 times a scale
-//           would be infinite. The softmax scale and the output undo the unit. A value of nvfp4_288 has 6
-//           bits and one of fp8_528_g32 has 4, so bf16 holds them exactly, down to 2^-119; E8M0 code 0
-//           (2^-127) counts as 0, as with fp8_584.
+//           exponent and mantissa of bf16, are 2^-126 of its value; without the factor 2^-7, 2^126 times a
+//           scale would be infinite. The softmax scale and the output factor undo 2^-7. A value of nvfp4_288
+//           has 6 bits and one of fp8_528_g32 has 4, so bf16 represents them exactly, down to 2^-119. E8M0
+//           code 0 (2^-127) is treated as 0, as with fp8_584.
 // Columns   each 16 are stored in the order 0 8 2 10 4 12 6 14, 1 9 3 11 5 13 7 15: the halves of a word
-//           hold the codes of four columns each, at the same places. Queries have the same order
-//           (order_queries). A lane's accumulators hold the same columns as with bf16 rows, in another
-//           order (neighbours).
-// NaN       a NaN code stays NaN; a NaN scale makes its whole group NaN, zeros too, as in the codecs.
-// Holes     cp.async fills a hole's record with zeros, which decode to a row of zeros.
+//           contain the codes of four columns each, at the same bits. Queries have the same order
+//           (order_queries). A lane's accumulators belong to the same columns as with bf16 rows, in another
+//           order (`neighbours`).
+// NaN       a NaN code stays NaN; a NaN scale makes its whole group NaN, including zeros, as in the codecs.
+// Masks     cp.async fills the record of a masked entry (-1) with zeros, which decode to a row of zeros.
 #pragma once
 
 #include "engines/cuda/attend/mma/key_tiles.cuh"
@@ -25,26 +25,27 @@ namespace smla::cuda_attend {
 
 constexpr uint32_t kDecodedLanes = 8;  // threads that copy and decode a row
 
-// A lane decodes 16 columns at once, two chunks of the row: group `lane` of every 8. Lanes 4 to 7 store the
-// chunk of odd columns first, so that the lanes of a store fall into different banks.
+// Returns whether a lane stores the chunk of odd columns first. Lanes 4 to 7 do, so that the lanes of a store
+// use different banks. A lane decodes 16 columns (two chunks) at a time: group `lane` of every 8.
 __device__ inline bool odd_first(uint32_t lane) { return lane & 4; }
 
 struct Nvfp4Group {
     using Layout = layout::Nvfp4_288<false>;
 
-    // Offset of the record in its row's 1024 bytes; rows that are loaded at once fall into different banks.
+    // Returns the offset of the record in its row's 1024 bytes. Rows that are loaded together differ in
+    // banks.
     static __device__ uint32_t at(uint32_t row) { return 1024 - Layout::record - 64 * (row & 1); }
     __device__ void load(uint32_t record, uint32_t step, uint32_t lane) {
         codes_ = cuda::load_shared_2(record + 8 * lane + 64 * step);
         scale_ = cuda::load_shared_byte(record + lane + Layout::row + 8 * step);
     }
-    // The chunk that is stored first, and the other.
+    // Returns the chunk that is stored first, and the other one.
     __device__ void decode(bool odd_first, uint4& first, uint4& second) const {
         uint32_t f16, unused;
         cuda::e4m3_to_f16(scale_, f16, unused);
         const float scale = cuda::f16_low(f16) * (0x1p126f * kDecodedUnit);
         const uint32_t scales = cuda::pack_bf16(scale, scale);
-        // In each half four neighbouring codes, of columns that are 8 apart.
+        // Each half contains four neighboring codes, of columns that are 8 apart.
         const uint32_t low = __byte_perm(codes_.x, codes_.y, 0x5410),
                        high = __byte_perm(codes_.x, codes_.y, 0x7632);
         const auto chunk = [&](bool odd) {
@@ -70,12 +71,12 @@ struct Mxfp8Group {
         scale_ = cuda::load_shared_byte(record + lane / 2 + Layout::row + 4 * step);
     }
     __device__ void decode(bool odd_first, uint4& first, uint4& second) const {
-        const float stored = __uint_as_float(scale_ << 23);  // 255 is infinite so far
+        const float stored = __uint_as_float(scale_ << 23);  // 255 is still infinite here
         const float scale = fmaf(stored, kDecodedUnit, stored * 0.f);
         const uint32_t scales = cuda::pack_bf16(scale, scale);
         const uint32_t order = odd_first ? 0x2301 : 0x3210;
         const auto four = [&](uint32_t low, uint32_t high, uint32_t(&even)[2], uint32_t(&odd)[2]) {
-            uint32_t a[2], b[2];  // codes 0 and 1, 2 and 3 of either word
+            uint32_t a[2], b[2];  // codes 0 and 1, and 2 and 3, of each word
             cuda::e4m3_to_f16(__byte_perm(low, 0, order), a[0], a[1]);
             cuda::e4m3_to_f16(__byte_perm(high, 0, order), b[0], b[1]);
 #pragma unroll
@@ -97,7 +98,7 @@ private:
     uint32_t scale_;
 };
 
-// Queries in the order of columns of decoded rows: a left operand's neighbours become columns 8 apart.
+// Permutes queries to the column order of decoded rows: neighbors in a left operand become columns 8 apart.
 __device__ inline void order_queries(uint32_t (&a)[4]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -106,7 +107,7 @@ __device__ inline void order_queries(uint32_t (&a)[4]) {
     }
 }
 
-// Two neighbouring outputs of a lane, from its accumulators of 16 columns: columns 8 b + 2 (lane % 4) and + 1
+// Two neighboring outputs of a lane, from its accumulators of 16 columns: columns 8 b + 2 (lane % 4) and + 1
 // of head lane / 4 + 8 r.
 struct Pair {
     float low, high;
@@ -121,7 +122,7 @@ __device__ inline bool is_nvfp4(const BlockSource& source) {
     return source.format == SMLA_NVFP4_288 || source.format == SMLA_NVFP4_288_SPLIT;
 }
 
-// Addresses of a record's values and scales. Those of a hole must not be read.
+// Addresses of a record's values and scales; invalid for masked entries (-1).
 struct RawRecord {
     const char *values, *scales;
 
@@ -149,8 +150,8 @@ struct RawRecord {
     }
 };
 
-// Copies one of 8 threads' share of a record to the end of the 1024 bytes at `place`, those of row `row` of a
-// tile. If not `valid`, zeros are stored and nothing is read.
+// Copies one of 8 threads' share of a record to the end of the 1024 bytes at `place`, which belong to row
+// `row` of a tile. If `valid` is false, stores zeros and reads nothing.
 template <class Group>
 __device__ inline void copy_raw(uint32_t place, uint32_t row, const RawRecord& record, bool valid,
                                 uint32_t lane) {
@@ -167,9 +168,9 @@ __device__ inline void copy_raw_record(uint32_t place, uint32_t row, const Block
     else copy_raw<Mxfp8Group>(place, row, record, valid, lane);
 }
 
-// Decodes one of 8 threads' share of row `row` of a tile (the row modulo 8 is enough). All 8 must have waited
-// for their copies, and then called __syncwarp. `Steps` of the share's four groups are in registers at once,
-// so that no store overlaps bytes of the record that are still to be read.
+// Decodes one of 8 threads' share of row `row` of a tile (the row modulo 8 is sufficient). All 8 threads must
+// have waited for their copies and then called __syncwarp. `Steps` of the share's four groups are in
+// registers together, so that no store overwrites bytes of the record that have not been read.
 template <class Group, int Steps>
 __device__ inline void decode_row(uint32_t place, uint32_t row, uint32_t lane) {
     static_assert(Steps == 2 || Steps == 4);

@@ -1,8 +1,8 @@
-// Tiles of keys: which rows of the caches they are, and their copies into shared memory.
+// Tiles of keys: selects the cache rows of each tile and copies them to shared memory.
 //
-// bf16 rows lie swizzled in a stage: chunk c (16 bytes) of row r is at c ^ (r & 7) within its 128 bytes, so
-// that the 8 rows of an ldmatrix fall into 8 different bank groups. (Padded rows do so too, but their copies
-// straddle cache lines: 5 % slower.) fp8 records lie as they are, record_pitch apart.
+// bf16 rows are swizzled in a stage: chunk c (16 bytes) of row r is at c ^ (r & 7) within its 128 bytes, so
+// that the 8 rows of an ldmatrix fall into 8 different bank groups. (Padded rows also avoid conflicts, but
+// their copies straddle cache lines: 5 % slower.) fp8 records are unchanged, at a distance of record_pitch.
 #pragma once
 
 #include "engines/cuda/attend/mma/config.h"
@@ -11,7 +11,8 @@
 
 namespace smla::cuda_attend {
 
-// 16-byte chunks of a record, without the scales of fp8_584, which are stored elsewhere in the page.
+// Returns the number of 16-byte chunks of a record, without the scales that fp8_584 stores elsewhere in the
+// page.
 __device__ inline uint32_t chunks_of(smla_format format) {
     return uint32_t(format == SMLA_FP8_656   ? layout::Fp8_656::record
                     : format == SMLA_FP8_528 ? layout::Fp8_528::record
@@ -21,9 +22,9 @@ __device__ inline uint32_t chunks_of(smla_format format) {
 }
 static_assert(layout::Fp8_576::record == 576 && layout::Fp8_584::row == 576);
 
-// Offset of a record's scales in shared memory. kScalesAt: four f32 behind 512 codes, as fp8_656 and fp8_528
-// have them; fp8_512's only scale is stored four times there. kScalesBehindAt: behind the whole row, E8M0
-// codes of fp8_584 or four times the only scale of fp8_576.
+// Offset of a record's scales in shared memory. kScalesAt: four f32 after 512 codes, as in fp8_656 and
+// fp8_528; the only scale of fp8_512 is stored there four times. kScalesBehindAt: after the whole row, for
+// the E8M0 codes of fp8_584 or four copies of the only scale of fp8_576.
 constexpr uint32_t kScalesAt = layout::Fp8_656::scales_at, kScalesBehindAt = layout::Fp8_584::row;
 static_assert(layout::Fp8_528::scales_at == kScalesAt && layout::Fp8_512::record == kScalesAt &&
               layout::Fp8_576::record == kScalesBehindAt);
@@ -31,19 +32,19 @@ __device__ inline uint32_t scales_at(smla_format format) {
     return format == SMLA_FP8_576 || format == SMLA_FP8_584 ? kScalesBehindAt : kScalesAt;
 }
 
-// What a block needs of a cache to copy rows of its token. In shared memory: registers are full, and
-// selecting between the kernel parameters of two sources takes longer than a load.
+// Parameters that a block needs to copy rows of a token from a cache. They are in shared memory, because
+// registers are full and selecting between the kernel parameters of two sources takes longer than a load.
 struct alignas(16) BlockSource {
     const int* list = nullptr;  // the token's row list
     const char* data = nullptr;
     int listed = 0, list_stride = 0;  // length of the list, elements between entries
     uint32_t rows_below = 0, page_tokens = 0;
     Divisor page_rows;
-    uint32_t page_stride_16 = 0, row_stride = 0;    // page stride / 16
+    uint32_t page_stride_16 = 0, row_stride = 0;    // page_stride_16: page stride / 16
     uint8_t chunks = 0, format = SMLA_FORMAT_NONE;  // 16-byte chunks of an fp8 record
-    uint16_t scales_at = 0;                         // in shared memory
-    float scale = 0;                                // of the whole cache, if the format has one
-    int first_tile = 0;                             // tile of the list = tile of the block + this
+    uint16_t scales_at = 0;                         // offset of the scales in shared memory
+    float scale = 0;                                // scale of the whole cache, if the format has one
+    int first_tile = 0;                             // tile of the list minus tile of the block
 
     BlockSource() = default;
     __device__ BlockSource(const Source& source, int token) : format(uint8_t(source.cache.format)) {
@@ -61,7 +62,7 @@ struct alignas(16) BlockSource {
         scales_at = uint16_t(cuda_attend::scales_at(source.cache.format));
         row_stride = format == SMLA_FP8_584 ? layout::Fp8_584::row : uint32_t(source.cache.row_stride);
     }
-    // valid: no hole. Else the rest is meaningless.
+    // Place of a row in its cache. Only defined if `valid`; masked entries (-1) are not valid.
     struct Row {
         bool valid;
         uint32_t page, token;
@@ -83,17 +84,18 @@ struct alignas(16) BlockSource {
 };
 
 // Shared memory of KeyTiles: the sources, and a ring of row numbers, which cp.async fetches a few tiles ahead
-// of the rows so that no instruction waits for them.
+// of the rows so that no instruction waits for row numbers.
 template <int Keys, int Slots>
 struct TileListSmem {
     BlockSource sources[2];  // primary, extra
-    int tiles, extra_from;   // tiles of the block, the first of them from the extra source
+    int tiles, extra_from;   // tiles of the block, and the first of them from the extra source
     int rows[Slots][Keys];
 };
 
 static_assert(sizeof(BlockSource) == 64);
 
-// The tiles of one split of a token: primary source first, `Keys` list entries each, never of both sources.
+// The tiles of one split of a token. Tiles of the primary source precede tiles of the extra source. Each tile
+// has `Keys` list entries of one source.
 template <int Keys, int Slots>
 class KeyTiles {
 public:
@@ -108,7 +110,7 @@ public:
     __device__ bool extra(int i) const { return i >= extra_from_; }
     __device__ const BlockSource& source(int i) const { return smem_.sources[extra(i)]; }
 
-    // Starts the copy of the row number of key `key` of tile i into the ring; nothing past the end of a list.
+    // Starts the copy of the row number of key `key` of tile i into the ring, unless the list has ended.
     __device__ void fetch(int i, int key) const {
         const BlockSource& source = this->source(i);
         const int j = entry(i, source) + key;
@@ -116,7 +118,7 @@ public:
             cuda::cp_async_4(cuda::shared_address(&smem_.rows[i % Slots][key]),
                              source.list + int64_t(j) * source.list_stride);
     }
-    // Row of key `key` of tile i, whose row number has arrived.
+    // Returns the row of key `key` of tile i, whose row number must have arrived.
     __device__ BlockSource::Row row(int i, int key) const { return row(i, key, source(i)); }
     __device__ BlockSource::Row row(int i, int key, const BlockSource& source) const {
         BlockSource::Row out = source.split(smem_.rows[i % Slots][key]);
@@ -125,7 +127,7 @@ public:
     }
 
 private:
-    // Lanes 0 and 1 take a source each and exchange their numbers of tiles.
+    // Lanes 0 and 1 each read one source and exchange their numbers of tiles.
     __device__ void fill(const Arguments& args, int token, int lane, int split, const Divisor& splits) {
         BlockSource source;
         if (lane < 2) source = BlockSource(args.sources[lane ? 1 : 0], token);
@@ -137,26 +139,26 @@ private:
         smem_.sources[lane] = source;
         smem_.tiles = begin(tiles, split + 1, splits) - first, smem_.extra_from = primary - first;
     }
-    // First tile of a split: tiles * split / splits, without overflow of the product.
+    // Returns the first tile of a split, tiles * split / splits, without overflow of the product.
     static __device__ int begin(int tiles, int split, const Divisor& splits) {
         const uint32_t each = splits.quotient(uint32_t(tiles)), rest = uint32_t(tiles) - each * splits.by;
         return int(each * uint32_t(split) + splits.quotient(rest * uint32_t(split)));
     }
-    // List entry of the first key of tile i.
+    // Returns the list entry of the first key of tile i.
     static __device__ int entry(int i, const BlockSource& source) { return (i + source.first_tile) * Keys; }
 
     TileListSmem<Keys, Slots>& smem_;
     int count_, extra_from_;
 };
 
-// Shared address of chunk `chunk`, below 8, of row `row`. Chunk + 2 j, while below 8, is at this address ^ 32
-// j; the next 128 bytes of the row are 128 on.
+// Returns the shared address of chunk `chunk` (below 8) of row `row`. Chunk + 2 j, if below 8, is at this
+// address ^ 32 j; the next 128 bytes of the row follow 128 bytes later.
 __device__ inline uint32_t swizzled_at(uint32_t buffer, uint32_t pitch, uint32_t row, uint32_t chunk) {
     return buffer + row * pitch + ((chunk ^ (row & 7)) << 4);
 }
 
-// Copies one of 8 threads' share of a bf16 row. `to`: the swizzled address of its first chunk. An invalid row
-// becomes zeros; `from` is not read then.
+// Copies one of 8 threads' share of a bf16 row to `to`, the swizzled address of its first chunk. An invalid
+// row becomes zeros, and `from` is not read.
 template <int Width>
 __device__ inline void copy_row(uint32_t to, const char* from, bool valid, uint32_t chunk) {
 #pragma unroll
@@ -164,18 +166,18 @@ __device__ inline void copy_row(uint32_t to, const char* from, bool valid, uint3
         cuda::cp_async_16(to + uint32_t(c), from + c + 16 * chunk, valid);
 }
 
-// Copies one of `Lanes` threads' share of an fp8 record, every Lanes-th chunk from `chunk` on. An invalid row
-// becomes zeros; `from` is not read then.
+// Copies one of `Lanes` threads' share of an fp8 record: every Lanes-th chunk, starting at `chunk`. An
+// invalid row becomes zeros, and `from` is not read.
 template <int Width, int Lanes>
 __device__ inline void copy_record(uint32_t to, const char* from, uint32_t chunks, bool valid,
                                    uint32_t chunk) {
-    to += 16 * chunk, from += 16 * chunk;  // once: the offsets below are immediates
+    to += 16 * chunk, from += 16 * chunk;  // added once, so that the offsets below are immediates
 #pragma unroll
     for (uint32_t c = 0; c < record_pitch(Width) / 16; c += Lanes)
         if (c + Lanes <= 32 || chunk + c < chunks) cuda::cp_async_16(to + 16 * c, from + 16 * c, valid);
 }
 static_assert(kScalesBehindAt + 16 <= record_pitch(576) && kScalesBehindAt + 8 <= record_pitch(512));
-// Called by one thread: copies the scales that the format does not store within the record.
+// Copies the scales that the format does not store within the record. Called by one thread.
 __device__ inline void copy_scales(uint32_t to, const BlockSource& source, const BlockSource::Row& row) {
     if (source.format == SMLA_FP8_584) cuda::cp_async_8(to + kScalesBehindAt, source.scales(row), row.valid);
     else if (source.format == SMLA_FP8_576 || source.format == SMLA_FP8_512) {
@@ -184,7 +186,7 @@ __device__ inline void copy_scales(uint32_t to, const BlockSource& source, const
     }
 }
 
-// What the products need to know about a tile of fp8 records; loaded before the wait for its keys.
+// Properties of a tile of fp8 records that the products need; loaded before the wait for its keys.
 template <int Width>
 struct RecordKind {
     uint32_t scales_at;
@@ -195,7 +197,7 @@ struct RecordKind {
     __device__ bool bf16_rope() const { return Width == 576 ? scales_at == kScalesAt : e8m0(); }
 };
 
-// The same for bf16 rows: nothing.
+// The counterpart for bf16 rows, which is empty.
 struct RowKind {
     RowKind() = default;
     __device__ explicit RowKind(const BlockSource&) {}

@@ -1,6 +1,6 @@
-// Queries of a block as left operands: global memory -> shared memory as rows of 16-bit values, swizzled like
-// keys (key_tiles.cuh) -> ldmatrix. Loading operands straight from global memory takes four times as many
-// instructions, which run once and are waited for (64 heads: 5000 cycles).
+// Loads the queries of a block as left operands: as rows of 16-bit values in shared memory, swizzled like
+// keys (key_tiles.cuh), and from there by ldmatrix. Loading operands directly from global memory takes four
+// times as many instructions, which run once and delay the block (64 heads: 5000 cycles).
 #pragma once
 
 #include "engines/cuda/attend/mma/key_tiles.cuh"
@@ -9,14 +9,16 @@
 
 namespace smla::cuda_attend {
 
-// Against fp8 codes, queries are f16, scaled by a per-head power of two so that the largest is >= 2^14;
-// values below 2^-38 of it flush to 0. The exponent is clamped so that the product scale cannot underflow.
+// Scale of one head's queries. With fp8 codes, queries are f16, scaled per head by a power of two so that the
+// largest value is at least 2^14; values below 2^-38 of the largest become 0. The exponent is clamped so that
+// the product scale cannot underflow.
 class QueryScale {
 public:
     __device__ explicit QueryScale(float largest) {
         biased_ = uint32_t(min(max(int(__float_as_uint(largest) >> 23) - 14, 64), 240));
     }
-    // Scale of q·k given that of unscaled q. Never 0: a masked -inf times 0 is NaN.
+    // Returns the scale of q·k, given the scale for unscaled q. Never 0, because a masked -inf times 0 is
+    // NaN.
     __device__ float of_products(float scale) const {
         scale *= __uint_as_float(biased_ << 23);
         return scale == 0 ? 0x1p-149f : scale;
@@ -32,12 +34,12 @@ private:
     uint32_t biased_;  // exponent of 1 / scale
 };
 
-// Queries [heads, Width] in shared memory at `at`. Each of the warps that load them loads `Rows` heads.
+// Queries [heads, Width] in shared memory at `at`. Each of the loading warps loads `Rows` heads.
 template <int Width, int Rows>
 struct QueryTile {
     uint32_t at;
 
-    // Starts the copies of the warp's heads, from `first` on, as bf16; zeros past the last head.
+    // Starts the copies of the warp's heads from `first` on as bf16. Rows after the last head are zeros.
     __device__ void fetch(const Arguments& args, const WorkTile& work, uint32_t first) const {
         const uint32_t row = first + lane() / kLanes, own = lane() % kLanes;
         const bool real = work.head + int(row) < args.q.shape[1];
@@ -57,9 +59,9 @@ struct QueryTile {
             cuda::store_shared(swizzled_at(at, kPitch, row, c / 4 % 8) + c / 32 * 128 + 4 * (c % 4), pair);
         }
     }
-    // In place: bf16 becomes scaled f16 in the column order of codes.cuh, or scaled bf16 where keys are bf16
-    // (rope). Writes max |q| of each head to `largest`, a float each. A lane keeps its share in registers
-    // between the two passes: reading it twice costs 2 % for one token.
+    // Converts bf16 in place to scaled f16 in the column order of codes.cuh, or to scaled bf16 if keys are
+    // bf16 (rope). Writes max |q| of each head to `largest`, a float each. A lane keeps its share in
+    // registers between the two passes, because reading it twice costs 2 % for one token.
     __device__ void scale(smla_format format, uint32_t first, uint32_t largest) const {
         const uint32_t row = first + lane() / kLanes, own = lane() % kLanes;
         Group groups[kShare];
@@ -81,7 +83,7 @@ struct QueryTile {
             if (g < kGroups) groups[i].store(*this, row, g);
         }
     }
-    // Left operand: the 16 heads from `first` on, the 16 columns of `group`.
+    // Loads a left operand: 16 heads, which begin at `first`, and the 16 columns of `group`.
     __device__ void operand(uint32_t first, uint32_t group, uint32_t (&a)[4]) const {
         const uint32_t row = first + (lane() & 15);
         cuda::ldmatrix_x4(a, swizzled_at(at, kPitch, row, 2 * (group % 4) + (lane() >> 4)) + group / 4 * 128);
@@ -91,9 +93,9 @@ private:
     static constexpr uint32_t kLanes = 32 / Rows, kPitch = 2 * Width, kGroups = Width / 16;
     static constexpr uint32_t kShare = (kGroups + kLanes - 1) / kLanes;  // groups per lane
 
-    // Recomputed at each use to save registers.
+    // Returns the lane, recomputed at each use to save registers.
     static __device__ uint32_t lane() { return cuda::keep(threadIdx.x) % 32; }
-    // Two values as bf16, which represents every e4m3 exactly.
+    // Returns two values as bf16, which represents every e4m3 number exactly.
     static __device__ uint32_t load_pair(const Tensor& q, int64_t at) {
         if (q.dtype == SMLA_BF16)
             return *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(q.data) + at);
@@ -102,7 +104,7 @@ private:
         cuda::e4m3_to_f16(codes[at] | uint32_t(codes[at + 1]) << 8, pair, unused);
         return cuda::f16_to_bf16(pair);
     }
-    // Maximum of a pair of magnitudes over all lanes of the row.
+    // Returns the maximum of a pair of magnitudes over all lanes of the row.
     static __device__ float largest_of_lanes(uint32_t pair) {
         float own = fmaxf(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 #pragma unroll
@@ -135,8 +137,7 @@ private:
         __device__ void scale_rope(const QueryScale& scale) {
             for (uint32_t& pair : pairs) pair = scale.bf16(pair);
         }
-        // ldmatrix gives lane t pairs t and t + 4; they must be columns 4t, 4t + 1 and 4t + 2, 4t + 3
-        // (codes.cuh).
+        // ldmatrix delivers pairs t and t + 4 to lane t; they must be columns 4t to 4t + 3 (codes.cuh).
         __device__ void scale_codes(const QueryScale& scale) {
             uint32_t sorted[8];
 #pragma unroll

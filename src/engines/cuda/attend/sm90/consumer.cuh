@@ -1,4 +1,4 @@
-// Consumer of attend on Hopper: scores, softmax and values of 64 heads, by two warpgroups in turn.
+// Consumer of attend on Hopper: two warpgroups compute scores, softmax and values for alternate tiles.
 #pragma once
 
 #include "engines/cuda/attend/sm90/config.h"
@@ -7,23 +7,23 @@
 
 namespace smla::cuda_attend::sm90 {
 
-// Tile t (counted through all tasks of the block) belongs to warpgroup t % 2: it computes the scores and
-// weights. Both add the values, each for half of the 512 columns. A lane has rows lane/4 and lane/4 + 8 of
-// its warp's 16.
+// Tile t (numbered through all tasks of the block) belongs to warpgroup t % 2, which computes its scores and
+// weights. Both warpgroups add its values, each for half of the 512 columns. A lane has rows lane / 4 and
+// lane / 4 + 8 of its warp's 16.
 template <class Format, int Cluster>
 class Consumer {
 public:
     float o[128];  // sums of weights times values
-    // The softmax weight of a key is exp2(logit2 - peak2); logit2 = product * scale_log2. Peaks rise only
-    // when a weight would pass 2^8.
-    float peak2[2], largest[2];  // largest: product
-    float sum[2];                // of this lane's own weights; -0.f: no key seen
+    // Softmax state: the weight of a key is exp2(logit2 - peak2) with logit2 = product * scale_log2. Peaks
+    // rise only if a weight would exceed 2^8.
+    float peak2[2], largest[2];  // largest: largest product
+    float sum[2];                // sums of the weights that this lane computed; -0.f: no key seen
 
     __device__ Consumer(uint32_t base, float scale)
         : base_(base),
           peer_(Cluster == 2 ? cuda::in_block(base, cuda::cluster_rank() ^ 1) - base : 0),
           group_(__shfl_sync(~0u, threadIdx.x / kWarpgroup,
-                             0)),  // in a uniform register: descriptors depend on it
+                             0)),  // in a uniform register, because descriptors depend on it
           lane_(threadIdx.x % 32),
           row_(threadIdx.x % kWarpgroup / 32 * 16 + lane_ / 4),
           scale_(scale * (kLog2E / Format::key_factor)) {
@@ -33,11 +33,11 @@ public:
 
     __device__ uint32_t group() const { return group_; }
     __device__ uint32_t lane() const { return lane_; }
-    __device__ uint32_t row() const { return row_; }  // the lane's first
+    __device__ uint32_t row() const { return row_; }  // returns the lane's first row
     __device__ float scale_log2(int r) const { return scale_log2_[r]; }
 
-    // Tiles [first, end) of a task. Once the queries of this task are read, the warpgroup that does not own
-    // the last tile calls copy_next_queries().
+    // Processes tiles [first, end) of a task. Once the queries of this task are read, the warpgroup that does
+    // not own the last tile calls copy_next_queries().
     template <class Copy>
     __device__ void attend(uint32_t first, uint32_t end, const Copy& copy_next_queries) {
         begin();
@@ -86,7 +86,7 @@ private:
                     scale_ * cuda::load_shared_f32(base_ + kQueryFactorAt + 4 * (row_ + 8 * uint32_t(r)));
         }
     }
-    // S (+)= Q K^T over one half of the columns; the second call adds the columns of rope.
+    // Computes S (+)= Q K^T over one half of the columns; the second call adds the columns of rope.
     __device__ void score_half(uint32_t tile, uint32_t n) {
         const uint32_t stage = tile & 1, half = stage ^ n;
         cuda::mbarrier_wait(keys_full(base_, stage, half), tile >> 1 & 1);
@@ -111,8 +111,8 @@ private:
             cuda::wgmma_n64<Type>(s_, cuda::advanced(q, at), cuda::advanced(k, at), !overwrite || i != 0);
         }
     }
-    // Turns the products into weights in p_. `peak` comes in as the peak after the tile before and is raised
-    // if needed. False: the tile holds no key.
+    // Converts the products to weights in p_. `peak` is the peak after the previous tile on entry and is
+    // raised if needed. Returns false if the tile has no valid key.
     __device__ bool weigh(const uint2& words, float (&peak)[2], float (&added)[2]) {
         if ((words.x & words.y) != ~0u) mask(words);
         float most[2] = {s_[0], s_[2]}, scale[2] = {scale_log2_[0], scale_log2_[1]}, base[2];
@@ -127,13 +127,13 @@ private:
         for (int r = 0; r < 2; ++r) {
             largest[r] = cuda::max_nan(largest[r], most[r]);
             const float most2 = most[r] * scale[r];
-            if (!(most2 <= peak[r] + (8 + Format::peak_weight_log2)))  // NaN too
+            if (!(most2 <= peak[r] + (8 + Format::peak_weight_log2)))  // true for NaN
                 peak[r] = most2 - Format::peak_weight_log2;
             base[r] = peak[r] == -INFINITY ? 0.f : peak[r];
             added[r] = 0;
         }
-        // An FMA does not round its product, so the largest logit does not cancel the peak: an error of the
-        // peak times 2^-24. Where that is not small, products are rounded first.
+        // An FMA does not round its product, so the largest logit does not cancel the peak exactly: the error
+        // is 2^-24 times the peak. If this error is not small, products are rounded first.
         if (__any_sync(~0u, fmaxf(fabsf(base[0]), fabsf(base[1])) > 0x1p8f)) {
 #pragma unroll
             for (int i = 0; i < 32; ++i) s_[i] *= scale[i / 2 % 2];
@@ -186,7 +186,7 @@ private:
             peak2[r] = peak[r];
         }
     }
-    // O += P V with weights of the other warpgroup, and its peaks.
+    // Computes O += P V with the weights and peaks of the other warpgroup.
     __device__ void add_others_values(uint32_t tile, float (&peak)[2]) {
         cuda::named_barrier<kConsumers>(int(Barrier::weights) + int(tile & 1));
 #pragma unroll
@@ -208,11 +208,11 @@ private:
             cuda::wgmma_n256<Format::half>(o, p_ + 4 * i, cuda::advanced(v, 2048 * i));
         cuda::wgmma_commit();
     }
-    // This warpgroup's half of the columns.
+    // Returns the descriptor of this warpgroup's half of the columns.
     __device__ uint64_t values(uint32_t tile) const {
         return cuda::n_major(base_ + kKeysAt + (tile & 1) * kStageBytes + group_ * kHalfBytes);
     }
-    // A warp has read its half of a tile's keys for the last time.
+    // Releases this warp's half of a tile's keys after its last read.
     __device__ void release(uint32_t tile) const {
         if (lane_ != 0) return;
         const uint32_t empty = keys_empty(base_, tile & 1, group_);
@@ -222,7 +222,7 @@ private:
 
     const uint32_t base_, peer_, group_, lane_, row_;
     const float scale_;
-    float scale_log2_[2];  // of the lane's rows
+    float scale_log2_[2];  // scales of the lane's rows
     float s_[32];
     uint32_t p_[16];
 };

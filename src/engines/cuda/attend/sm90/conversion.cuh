@@ -5,7 +5,7 @@
 
 namespace smla::cuda_attend::sm90 {
 
-// 16 bytes of the record at `place`, `offset` behind its start, both in units of 16 bytes; zeros for kHole.
+// Returns 16 bytes of a record; `place` and `offset` are in units of 16 bytes. Returns zeros for kHole.
 __device__ inline uint4 load_16(const char* data, uint32_t place, uint32_t offset) {
     uint4 out;
     asm volatile(
@@ -17,9 +17,9 @@ __device__ inline uint4 load_16(const char* data, uint32_t place, uint32_t offse
     return out;
 }
 
-// A scale of 16 codes. prepare() takes all of them first; then convert() turns four at a time into two pairs.
+// Scale of 16 codes. prepare() reads all of them; then convert() converts four at a time into two pairs.
 
-// f16: a scale * 2^7, twice. The hardware converts codes, NaN too.
+// f16: a scale * 2^7, in both halves. The hardware converts all codes, including NaN.
 struct F16Scale {
     uint32_t pair;
 
@@ -29,9 +29,9 @@ struct F16Scale {
         low = cuda::times_f16(low, pair), high = cuda::times_f16(high, pair);
     }
 };
-// bf16: a scale * 2^80 as the sum of two bf16, each twice; low is 0 where the scale is a power of two. The
-// bits of a code, moved to where bf16 has exponent and mantissa, are its value * 2^-120, but for NaN codes.
-// The product is rounded once.
+// bf16: a scale * 2^80 as the sum of two bf16 numbers, each in both halves; low is 0 if the scale is a power
+// of two. The bits of a code, moved to the exponent and mantissa of bf16, are its value * 2^-120, except for
+// NaN codes. The product is rounded once.
 template <bool PowerOfTwo>
 struct Bf16Scale {
     uint32_t high, low;
@@ -45,7 +45,7 @@ struct Bf16Scale {
     }
 
 private:
-    // Bit 7 of a byte: its code is NaN. Other bits are noise.
+    // Sets bit 7 of a byte if its code is NaN; other bits are undefined.
     static __device__ uint32_t plus_1(uint32_t codes) { return (codes & 0x7f7f7f7fu) + 0x01010101u; }
     __device__ uint32_t scaled(uint32_t pair) const {
         const uint32_t placed = (pair & 0x7f007f00u) >> 4 | (pair & 0x80008000u);
@@ -54,12 +54,12 @@ private:
     }
 };
 
-// The scales of the key that a lane follows. set() returns whether the operands' type holds them. of_piece():
-// the scale of piece `piece` of a half of the columns, for the key that lane `from` follows.
+// Scales of the key that a lane follows. set() returns whether the operands' type can represent them.
+// of_piece() returns the scale of piece `piece` of a half of the columns, for the key of lane `from`.
 template <class Format>
 class Scales;
 
-class FloatScales {  // four f32, of 128 columns each
+class FloatScales {  // four f32 scales, of 128 columns each
 public:
     using Loaded = uint4;
     static __device__ Loaded load(const char* data, uint32_t place, uint32_t) {
@@ -90,10 +90,10 @@ private:
         constexpr float kFactor = Latents<cuda::Half::f16>::key_factor;
         return cuda::pack_f16(__uint_as_float(a) * kFactor, __uint_as_float(b) * kFactor);
     }
-    static __device__ bool holds(uint32_t bits) {  // 0, or 2^-23 to 1
+    static __device__ bool holds(uint32_t bits) {  // returns true for 0 and for 2^-23 to 1
         return (bits - 0x34000000u <= 0x3f800000u - 0x34000000u) | (bits == 0);
     }
-    uint32_t of_[2];  // of columns 0 to 255 and 256 to 511
+    uint32_t of_[2];  // scales of columns 0 to 255 and 256 to 511
 };
 
 template <bool Rope>
@@ -109,12 +109,12 @@ public:
     }
 
 private:
-    __device__ void split(int half, float a, float b) {  // two scales in each word
+    __device__ void split(int half, float a, float b) {  // packs two scales into each word
         high_[half] = cuda::keep(cuda::pack_bf16(a, b));
         low_[half] = cuda::keep(cuda::pack_bf16(a - __uint_as_float(high_[half] << 16),
                                                 b - __uint_as_float(high_[half] & 0xffff0000u)));
     }
-    uint32_t high_[2], low_[2];  // of columns 0 to 255 and 256 to 511
+    uint32_t high_[2], low_[2];  // scales of columns 0 to 255 and 256 to 511
 };
 
 template <>
@@ -133,7 +133,7 @@ public:
     __device__ Bf16Scale<true> of_piece(uint32_t half, uint32_t piece, uint32_t from) const {
         const uint32_t word = __shfl_sync(~0u, half ? of_[1] : of_[0], from),
                        code = word >> (piece / 4 * 8) & 255;
-        const uint32_t bits = min(code + 80, 255u) << 7 | (code == 255 ? 0x40u : 0u);  // 255: NaN
+        const uint32_t bits = min(code + 80, 255u) << 7 | (code == 255 ? 0x40u : 0u);  // 255 is NaN
         return {bits * 0x10001u, 0};
     }
 

@@ -1,4 +1,4 @@
-// Epilogue of attend on Hopper: writes the results of a task, or the partials of a split.
+// Epilogue of attend on Hopper: writes the results of a task, or the partial results of a split.
 #pragma once
 
 #include "engines/cuda/attend/epilogue.cuh"
@@ -6,7 +6,7 @@
 
 namespace smla::cuda_attend::sm90 {
 
-// Lane q of four has word q of blocks 0 to 3; afterwards it has words 0 to 3 of block q.
+// Transposes words within four lanes: lane q passes word q of blocks 0 to 3 and receives block q.
 __device__ inline uint4 transpose_quad(uint32_t (&x)[4], uint32_t lane) {
     const bool odd = lane & 1, high = lane & 2;
     const uint32_t a = __shfl_xor_sync(~0u, odd ? x[0] : x[1], 1),
@@ -18,11 +18,11 @@ __device__ inline uint4 transpose_quad(uint32_t (&x)[4], uint32_t lane) {
     return high ? make_uint4(c, d, x[2], x[3]) : make_uint4(x[0], x[1], c, d);
 }
 
-// Joins the sums and maxima of both warpgroups and stores the task's rows.
+// Adds the sums and maxima of both warpgroups and stores the task's rows.
 template <class Format, int Cluster>
 class Epilogue {
 public:
-    // `parity`: of the task, counted in this block.
+    // `parity`: parity of the task's number in this block.
     __device__ Epilogue(const Arguments& args, const Tasks& tasks, const Task& task,
                         Consumer<Format, Cluster>& of, uint32_t base, uint32_t parity)
         : args_(args), tasks_(tasks), task_(task), of_(of), base_(base + 512 * parity) {}
@@ -52,7 +52,7 @@ public:
     }
 
 private:
-    // Block i of a lane is 8 columns of its warpgroup's 256, of tile i / 8; the column of the first.
+    // Returns the first column of block i of a lane: 8 columns of its warpgroup's 256, in tile i / 8.
     __device__ int column_of(int i) const {
         return natural(i) ? 8 * i : i / 16 * 128 + i % 8 * 16 + i / 8 % 2 * 8;
     }
@@ -87,7 +87,7 @@ private:
                                    largest * of_.scale_log2(r));
         }
     }
-    // Writes a head's statistics, by one lane, and returns the factor of its output row.
+    // Writes a head's statistics from one lane, and returns the factor of its output row.
     __device__ float finish_row(int h, float peak2, float sum, float largest2) const {
         if (h >= int(args_.q.shape[1])) return 0;
         const bool any = __float_as_uint(sum) != 0x80000000u,
@@ -111,7 +111,7 @@ private:
             *reinterpret_cast<float2*>(to + column_of(i)) = make_float2(
                 of_.o[4 * i + 2 * r] * factor_of(i, factor), of_.o[4 * i + 2 * r + 1] * factor_of(i, factor));
     }
-    // Four neighbouring blocks are 32 columns: a lane stores 16 bytes of them.
+    // Stores rows of 16-bit values. Four adjacent blocks are 32 columns, of which a lane stores 16 bytes.
     __device__ void store_halves(uint16_t* to, int r, float factor, bool real) const {
         to += 256 * of_.group() + 8 * (of_.lane() % 4);
         const bool bf16 = args_.out.dtype == SMLA_BF16;

@@ -1,62 +1,62 @@
 // attend by wgmma on Hopper: 33 heads and more; keys of 576 or 512 values, as bf16 rows, fp8_656, fp8_528 or
 // fp8_584.
 //
-// Maths     S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
+// Math      S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
 //           O += P V, where V is the first 512 columns of K. Operands are bf16 or f16, accumulators f32.
 // Operands  Rows and fp8_584 are multiplied as bf16, exactly, with P rounded to bf16. fp8_656 and fp8_528 are
-//           multiplied as f16, which the hardware makes of codes: f16(code * f16(scale)). Then Q and P are
-//           f16, too, with powers of two that keep them in range (config.h, queries.cuh); columns of rope
-//           stay bf16. Where f16 does not hold a scale, the block does its tasks again from there on with
-//           keys of bf16(code * scale).
-// Tile      64 heads x 64 keys. As many blocks as fit walk through tasks (token, split, 64 heads) with one
-//           pipeline: a task's first keys are loaded under the last products of the task before.
-// Cluster   With records and more than 64 heads two blocks share a token. Each converts half of its keys and
+//           multiplied as f16, to which the hardware converts codes: f16(code * f16(scale)). Q and P are then
+//           also f16, with powers of two that keep them in range (config.h, queries.cuh); columns of rope
+//           stay bf16. If f16 cannot represent a scale, the block repeats its tasks from that point with keys
+//           of bf16(code * scale).
+// Tile      64 heads x 64 keys. As many blocks as fit process tasks (token, split, 64 heads) with one
+//           pipeline: a task's first keys are loaded during the last products of the previous task.
+// Cluster   With records and more than 64 heads, two blocks share a token. Each converts half of its keys and
 //           stores them in both.
 // Roles
-//   consumer  two warpgroups (consumer.cuh) take tiles in turn. The owner of a tile computes its scores and
-//             weights. Both add its values, each for 256 columns. The order of one warpgroup: half of the
+//   consumer  two warpgroups (consumer.cuh) process alternate tiles. The owner of a tile computes its scores
+//             and weights. Both add its values, each for 256 columns. The order of one warpgroup: half of the
 //             scores of tile t, values of t - 1 with the other's weights, the other half of the scores,
 //             softmax, values of t.
 //   producer  one warpgroup. latent_producer.cuh gathers records through registers, a tile ahead, and
 //             converts them. row_producer.cuh copies rows by cp.async.
 // Shared    config.h (Smem): queries, two stages of keys in halves of 256 columns, and a ring of three tiles
-//           for columns 512 to 575, whose place the weights take. 226 KB: one block per multiprocessor.
+//           for columns 512 to 575, which the weights later overwrite. 226 KB: one block per multiprocessor.
 // mbarriers
 //   keys_full[stage][half]
 //     arrive  records: each producer warp after its stores, and with a cluster the bytes of the other
 //             block. fp8_584, right half: also every producer thread when its copies of rope are done.
-//             rows: every producer thread when its copies are done, and in the half that is first each
-//             warp with its note of holes.
+//             rows: every producer thread when its copies are done, and for the first half each warp
+//             when it has stored the validity of its keys.
 //     wait    the owner of the tile.
 //   keys_empty[stage][half]
 //     arrive  the four warps that read values there, in both blocks of a cluster.
 //     wait    producers.
-//   rope_full[slot], fp8_656 alone
+//   rope_full[slot], only fp8_656
 //     arrive  every producer thread when its copies are done.
 //     wait    the owner of the tile.
-//   queries_copied, records alone
-//     arrive  every thread of the warpgroup that copies them, when its copies are done.
+//   queries_copied, only records
+//     arrive  every thread of the warpgroup that copies the queries, when its copies are done.
 //     wait    both warpgroups, which convert half of the heads each.
 //   queries_full
 //     arrive  records: every consumer thread, when it has converted; rows: every thread that copies.
 //     wait    both warpgroups.
 //   pass_done, formats in f16 without a cluster
-//     arrive, wait  every thread, between a pass in f16 and one in bf16. Not a barrier of the block: roles
-//             would reach it at instructions of their own, which synccheck takes for divergence.
+//     arrive, wait  every thread, between a pass in f16 and one in bf16. Not a barrier of the block, because
+//             each role would reach it at a different instruction, which synccheck reports as divergence.
 // Proxies   cp.async writes through the generic proxy and wgmma reads through the async proxy, so a proxy
-//           fence must separate them (PTX ISA, "Memory Consistency Model"). The owner of a tile executes
-//           it after its wait for keys_full. Value products of the other warpgroup follow the fence before
+//           fence must separate them (PTX ISA, "Memory Consistency Model"). The owner of a tile executes the
+//           fence after its wait for keys_full. Value products of the other warpgroup follow the fence before
 //           the named barrier `weights`. The fence costs at most 1 % (H200, seven shapes).
 // Named barriers (enum class Barrier)
 //   weights + parity  arrive: the owner, with weights and peaks of a tile. Wait: the other warpgroup.
 //   queries_read      arrive: the owner of the last tile, after its scores. Wait: the other warpgroup,
 //                     which then copies the next queries.
 //   statistics        both, with sums and maxima of a task.
-// Registers 208 for a consumer (128 of O, 32 of S, 16 of P), 88 for a producer (32 of records on their
-//           way); fp8_584: 192 and 120 (64). A spill in the producer's loop costs 2 to 25 %; there is none.
-// Why       Products of one warpgroup run under the softmax of the other, and stores of keys under value
+// Registers 208 for a consumer (128 of O, 32 of S, 16 of P), 88 for a producer (32 of pending records);
+//           fp8_584: 192 and 120 (64). A spill in the producer's loop costs 2 to 25 %; there is none.
+// Why       Products of one warpgroup overlap the softmax of the other, and stores of keys overlap value
 //           products: score products leave 6 to 14 bytes of shared memory per cycle to stores, value
-//           products 47. So a half of a stage is freed as soon as its values are added.
+//           products 47. A half of a stage is therefore freed as soon as its values are added.
 // Results   docs/kernels/cuda_attend.md.
 #include "engines/cuda/attend/arguments.cuh"
 #include "engines/cuda/attend/sm90/epilogue.cuh"
@@ -74,7 +74,7 @@ template <class Format, int Cluster>
 __device__ void init(uint32_t base) {
     for (uint32_t stage = 0; stage < 2; ++stage)
         for (uint32_t half = 0; half < 2; ++half) {
-            // warps that store, or note holes in the half that is first; threads that copy
+            // Warps that store keys or, in the first half, their validity; threads that copy.
             const bool warps = Format::records || stage == half,
                        copies = !Format::records || (Format::rope_tile < 8 && half == 1);
             cuda::mbarrier_init(keys_full(base, stage, half), (warps ? 4 : 0) + (copies ? kWarpgroup : 0));
@@ -88,14 +88,14 @@ __device__ void init(uint32_t base) {
     cuda::fence_mbarrier_init();
 }
 
-// Where a pass over tasks begins: tasks and tiles are counted through both passes.
+// Start of a pass over tasks. Tasks and tiles are numbered through both passes.
 struct Start {
     int task;       // index in the grid's tasks
-    uint32_t tile;  // number of its first tile
-    uint32_t done;  // tasks of this block before it
+    uint32_t tile;  // number of the task's first tile
+    uint32_t done;  // number of this block's earlier tasks
 };
 
-// A consumer warpgroup through the tasks of the block. Returns what comes after them.
+// Runs a consumer warpgroup through the tasks of the block. Returns the start of a following pass.
 template <class Format, int Cluster>
 __device__ Start consume(const Arguments& args, const Tasks& tasks, uint32_t base, Start at) {
     const int step = tasks.blocks / Cluster, last = tasks.count;
@@ -112,7 +112,7 @@ __device__ Start consume(const Arguments& args, const Tasks& tasks, uint32_t bas
         if constexpr (Format::records) convert_queries<Format>(base, at.done);
         wait_for_queries(base, at.done);
         const bool more = at.task + step < last;
-        // in long tasks; in short ones it is no faster
+        // Only for long tasks; for short ones, prefetching is no faster.
         if (end - at.tile >= 16 && more) prefetch_queries<Format>(args, task_of(at.task + step));
         consumer.attend(at.tile, end, [&] {
             if (more) copy_queries<Format>(args, task_of(at.task + step), base);
@@ -123,7 +123,7 @@ __device__ Start consume(const Arguments& args, const Tasks& tasks, uint32_t bas
     return at;
 }
 
-// A producer warp through the tasks of the block. Returns the number of the tile after the last.
+// Runs a producer warp through the tasks of the block. Returns the number of the tile after the last.
 template <class Format, int Cluster>
 __device__ uint32_t produce(const Arguments& args, const Tasks& tasks, const KeySources& keys, uint32_t base,
                             int task, uint32_t tile) {
@@ -132,8 +132,8 @@ __device__ uint32_t produce(const Arguments& args, const Tasks& tasks, const Key
     else return RowProducer<Format>(args, tasks, keys, base).run();
 }
 
-// After a pass in f16: the task whose tile is the first with scales out of range, of this block or the other
-// of its cluster; tasks.count if there is none.
+// Returns, after a pass in f16, the task of the first tile with scales out of range, in this block or the
+// other block of its cluster; tasks.count if there is none.
 template <int Cluster>
 __device__ int first_out_of_range(const Arguments& args, const Tasks& tasks, uint32_t base) {
     if constexpr (Cluster == 2) {
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             produce<typename Format::Bf16, Cluster>(args, tasks, keys, base, again, end);
         }
     }
-    if constexpr (Cluster == 2) cuda::cluster_sync();  // the peer may still store here and arrive here
+    if constexpr (Cluster == 2) cuda::cluster_sync();  // the other block may still store or arrive here
 }
 
 template <class Format, int Cluster>

@@ -1,5 +1,5 @@
-// Producer of attend on Hopper for fp8_656, fp8_528 and fp8_584: records -> f16 or bf16 keys in shared
-// memory, in wgmma's layout.
+// Producer of attend on Hopper for fp8_656, fp8_528 and fp8_584: converts records to f16 or bf16 keys in
+// shared memory, in wgmma's layout.
 #pragma once
 
 #include "engines/cuda/attend/sm90/conversion.cuh"
@@ -10,7 +10,7 @@ namespace smla::cuda_attend::sm90 {
 template <class Format, int Cluster>
 class LatentProducer {
 public:
-    // From task `task` on, whose first tile is the block's tile `first_tile`.
+    // Starts at task `task`, whose first tile is the block's tile `first_tile`.
     __device__ LatentProducer(const Arguments& args, const Tasks& tasks, const KeySources& keys,
                               uint32_t base, int task, uint32_t first_tile)
         : cursor_(args, tasks, keys, task, first_tile),
@@ -26,14 +26,14 @@ public:
         stores_ = base + kKeysAt + piece_ / 8 * 2 * kTileBytes + chunk_at(row, piece_ % 8);
     }
 
-    // Returns the number of the tile after the last.
+    // Runs the producer and returns the number of the tile after the last.
     __device__ uint32_t run() {
         start();
         if constexpr (kWhole) {
-            // ptxas counts all loads with one scoreboard, and at the head of a loop it waits for those still
-            // on their way. So the loop begins where the second half of a tile is needed anyway: 1 to 7 % of
-            // the time. Addresses stay in uniform registers only because `more` comes from a shuffle and
-            // nothing waits before the loop; the first tile needs no wait, as its stage is empty.
+            // ptxas counts all loads with one scoreboard, and waits at the head of a loop for pending loads.
+            // The loop therefore begins where the second half of a tile is needed anyway, which saves 1 to 7
+            // % of the time. Addresses stay in uniform registers only because `more` comes from a shuffle and
+            // nothing waits before the loop; the first tile needs no wait, because its stage is empty.
             bool more = __shfl_sync(~0u, uint32_t(tile_ < cursor_.end()), 0);
             if (more) store_first();
 #pragma unroll 1
@@ -57,28 +57,28 @@ public:
 
 private:
     static constexpr int kRows = 16 / Cluster,
-                         kPieces = kRows / 2;  // keys of a warp; 16-byte pieces of a lane
-    // Pieces loaded ahead of their conversion: a whole tile, or half of one where registers are short. Half a
-    // tile does not hide the latency of memory, so such formats prefetch their records to L2.
+                         kPieces = kRows / 2;  // keys per warp; 16-byte pieces per lane
+    // Number of pieces that are loaded ahead of their conversion: a whole tile, or half of one if registers
+    // are scarce. Half a tile does not hide memory latency, so these formats prefetch records to L2.
     static constexpr int kAhead = Format::codes == 448 ? 2 * kPieces : 8;
-    static constexpr bool kWhole = kAhead == 2 * kPieces;  // a whole tile ahead
+    static constexpr bool kWhole = kAhead == 2 * kPieces;  // whether a whole tile is loaded ahead
     static constexpr bool kPrefetches = Format::codes == 512;
-    // A rolled-up start is 10 KB of code less, which makes calls behind another kernel up to 2 % faster, but
-    // fp8_584 with 64 heads 2.7 % slower.
+    // Unroll factor of the start. A rolled loop saves 10 KB of code, which makes calls after another kernel
+    // up to 2 % faster, but fp8_584 with 64 heads 2.7 % slower.
     static constexpr int kUnrolledStart = Format::sources == 1 ? 1 : 3;
 
-    // Loads what the first tile needs.
+    // Loads the data of the first tile.
     __device__ void start() {
 #pragma unroll kUnrolledStart
         for (int i = 0; i < 3; ++i) now_ = next_, next_ = after_, after_ = resolve(cursor_.next());
         note_range(scales_.set(load_scales(now_)), tile_);
-        // Without a tile nobody would wait for these copies, and the block could end before them.
+        // Without a tile, no thread would wait for these copies, and the block could end before them.
         if (Format::early_rope && tile_ < cursor_.end()) copy_rope_early(now_, tile_);
         if (kPrefetches) prefetch(next_);
 #pragma unroll
         for (int e = 0; e < kAhead; e += kPieces) load_pieces(e, now_, uint32_t(e / kPieces) ^ (tile_ & 1));
     }
-    // Stores the half of tile_'s columns that comes first. Its place is empty.
+    // Stores the first half of tile_'s columns, whose stage is empty.
     __device__ void store_first() {
         const uint32_t half = tile_ & 1;
         note_valid(base_, tile_ & 1, now_.place);
@@ -88,8 +88,8 @@ private:
             load_ahead();
         }
     }
-    // Stores the other half, when its place is empty, and goes on to the next tile. Returns whether there is
-    // one.
+    // Stores the other half when its stage is empty, and advances to the next tile. Returns whether it
+    // exists.
     __device__ bool store_second() {
         const uint32_t half = tile_ & 1 ^ 1;
         wait_until_empty(half);
@@ -101,7 +101,7 @@ private:
         if (kWhole) more = __shfl_sync(~0u, more, 0);
         store_half(1, half);
         ++tile_;
-        // Scales and row number are used before new loads start: their use waits for all loads so far.
+        // Scales and row number are used before new loads start, as their use waits for all earlier loads.
         note_range(scales_.set(next_scales_), tile_);
         now_ = next_, next_ = after_, after_ = resolve(row_);
         after_.place = cuda::keep(after_.place);
@@ -110,7 +110,7 @@ private:
         if (Format::early_rope && more) copy_rope_early(now_, tile_);
         return more;
     }
-    // What tiles further ahead need: scales, a row number, records in L2.
+    // Loads ahead for later tiles: scales, a row number, records in L2.
     __device__ void load_ahead() {
         next_scales_ = load_scales(next_);
         row_ = cursor_.next();
@@ -123,12 +123,12 @@ private:
     __device__ uint32_t first_key() const {
         return Cluster == 2 ? 8 * (4 * (blockIdx.x % 2) + warp_) : 16 * warp_;
     }
-    // The lane that follows the key of piece i of this lane.
+    // Returns the lane that follows the key of piece i of this lane.
     __device__ uint32_t lane_of(int i) const {
         return (Cluster == 2 ? 16u : 0u) + uint32_t(2 * i) + lane_ / 16;
     }
 
-    struct Pending {  // of the key that a lane follows
+    struct Pending {  // key that a lane follows
         uint32_t place, scales;
         bool extra;
     };
@@ -140,15 +140,16 @@ private:
     __device__ const char* data(const Pending& keys) const {
         return keys_.of[Format::sources == 2 && keys.extra].data;
     }
-    // 0, once half a tile's pieces from e on are there. Loads with this in their places start after that, so
-    // that the first use of these pieces does not wait for those loads.
+    // Returns 0 once the pieces of half a tile, from piece e on, have arrived. Loads that add this 0 to their
+    // places start afterwards, so that the first use of these pieces does not wait for those loads.
     __device__ uint32_t arrived(int e) const {
         uint32_t bits = 0;
 #pragma unroll
         for (int i = 0; i < kPieces; ++i) bits |= raw_[e + i].x;
         return bits & zero_;
     }
-    // Pieces from e on of a tile: 16 codes of a key each, from the left or right half of the columns.
+    // Loads pieces of a tile from piece e on: 16 codes of a key each, from the left or right half of the
+    // columns.
     __device__ void load_pieces(int e, const Pending& keys, uint32_t half, uint32_t zero = 0) {
         uint32_t place[kPieces];
 #pragma unroll
@@ -164,9 +165,9 @@ private:
         const bool own = Cluster == 1 || lane_ >= 16;
         return Scales<Format>::load(data(keys), own ? keys.place : kHole, keys.scales);
     }
-    // Asks for the records of the warp's keys in L2: four lanes for the lines of one. A record that is not
-    // aligned may end in one line more, which is left out. Bulk prefetches, one for each record, become a
-    // loop over lanes, which takes 2 to 3 % of the kernel's time.
+    // Prefetches the records of the warp's keys to L2, with four lanes per record. The last line of an
+    // unaligned record may be omitted. Bulk prefetches, one per record, become a loop over lanes, which takes
+    // 2 to 3 % of the kernel's time.
     __device__ void prefetch(const Pending& keys) const {
         constexpr uint32_t kLines = (Format::row_bytes + 127) / 128;
 #pragma unroll
@@ -179,7 +180,7 @@ private:
             }
         }
     }
-    // Both blocks learn from which tile on scales are out of range.
+    // Stores in both blocks the first tile whose scales are out of range.
     __device__ void note_range(bool holds, uint32_t tile) const {
         if (!Format::f16 || holds) return;
         cuda::min_shared(base_ + kOutOfRangeAt, tile);
@@ -188,7 +189,7 @@ private:
     __device__ void copy_rope_early(const Pending& keys, uint32_t tile) const {
         copy_rope(keys, base_ + kRingAt + tile % 3 * kTileBytes, rope_full(base_, tile));
     }
-    // bf16 columns of the warp's 16 keys, to the tile at `tile`.
+    // Copies bf16 columns of the warp's 16 keys to the tile at `tile`.
     __device__ void copy_rope(const Pending& keys, uint32_t tile, uint32_t barrier) const {
         constexpr uint32_t kFrom = Format::codes == 448 ? layout::Fp8_584::rope_at : layout::Fp8_656::rope_at;
         static_assert(kFrom % 16 == 0, "places count 16 bytes");
@@ -201,8 +202,8 @@ private:
         }
         cuda::mbarrier_arrive_after_copies(barrier);
     }
-    // Converts pieces i to i + 3 of half a tile, whose pieces are raw_[first] and on. Behind natural_from a
-    // piece becomes two neighbouring chunks of one tile.
+    // Converts pieces i to i + 3 of half a tile, whose pieces begin at raw_[first]. From column natural_from
+    // on, a piece becomes two adjacent chunks of one tile.
     __device__ void store_pieces(int first, int i, uint32_t half, uint32_t to, uint32_t full) {
         const bool natural = Format::natural_from < 512 && half == 1 && piece_ >= 8;
         const uint32_t stores = natural ? stores_ ^ ((piece_ % 8 ^ 2 * (piece_ % 8)) << 4) : stores_;
@@ -226,8 +227,7 @@ private:
             }
         }
     }
-    // Converts and stores half of the columns of the warp's keys of tile_, the n-th of the tile, here and in
-    // the other block.
+    // Converts the n-th half of the columns of the warp's keys of tile_, and stores it in both blocks.
     __device__ void store_half(int n, uint32_t half) {
         const uint32_t stage = tile_ & 1, full = keys_full(base_, stage, half),
                        to = stage * kStageBytes + half * kHalfBytes;
@@ -245,13 +245,13 @@ private:
     RowCursor<Format, Cluster> cursor_;
     const KeySources& keys_;
     const uint32_t base_, lane_, warp_, piece_, peer_;
-    const uint32_t zero_;  // 0, but the compiler cannot know
+    const uint32_t zero_;  // 0, which the compiler cannot know
     uint32_t tile_;
-    Pending now_, next_, after_;  // keys of tile_ and of the two after it
+    Pending now_, next_, after_;  // keys of tile_ and of the next two tiles
     Scales<Format> scales_;
     typename Scales<Format>::Loaded next_scales_;
-    int row_;          // of the tile after those
-    uint32_t stores_;  // where the first of the lane's chunks lies in a half stage
+    int row_;          // row number of the tile after after_
+    uint32_t stores_;  // address of the lane's first chunk in a half stage
     uint4 raw_[2 * kPieces];
 };
 

@@ -1,4 +1,4 @@
-// Queries of attend on Hopper: 64 heads of a task, from global memory into wgmma's layout and type.
+// Loads the queries of attend on Hopper: 64 heads of a task, from global memory into wgmma's layout and type.
 #pragma once
 
 #include "engines/cuda/attend/sm90/config.h"
@@ -7,16 +7,16 @@
 
 namespace smla::cuda_attend::sm90 {
 
-// Which columns of its warp's heads a lane copies or converts, and where they lie. Eight lanes fill a row of
-// a tile: otherwise the copies meet banks twice and take three times as long.
+// Columns of its warp's heads that a lane copies or converts, and their addresses. Eight lanes fill a row of
+// a tile; otherwise the copies would have two-way bank conflicts and take three times as long.
 template <class Format>
 struct QueryChunks {
-    // computed where it is used, not kept: registers are at their limit
+    // Recomputed at each use instead of kept, because registers are at their limit.
     uint32_t lane = cuda::keep(threadIdx.x) % 32, rows;
 
-    // first: the warp's first head, a multiple of 8.
+    // first: first head of the warp, a multiple of 8.
     __device__ QueryChunks(uint32_t base, uint32_t first) : rows(base + kQueriesAt + first * 128) {}
-    // Eight of the first 256 columns, and of the next.
+    // Return the first of the lane's eight columns among the first 256, and among the next 256.
     __device__ uint32_t left_column() const { return 8 * (Format::permuted ? permuted() : lane); }
     __device__ uint32_t right_column() const {
         const bool natural = !Format::permuted || 256 + lane / 16 * 128 >= uint32_t(Format::natural_from);
@@ -26,7 +26,7 @@ struct QueryChunks {
         return rows + lane / 8 * kTileBytes + chunk_at(row, lane % 8);
     }
     __device__ uint32_t right(uint32_t row) const { return left(row) + kHalfBytes; }
-    // Columns of rope: 8 * (lane % 8) and on, of lane / 8 of four rows.
+    // Returns the address of rope columns 8 * (lane % 8) to + 7, in row lane / 8 of four.
     __device__ uint32_t rope(uint32_t row) const {
         return rows + Format::rope_tile * kTileBytes + chunk_at(row + lane / 8, lane % 8);
     }
@@ -35,8 +35,8 @@ private:
     __device__ uint32_t permuted() const { return lane / 16 * 16 + lane % 8 * 2 + lane / 8 % 2; }
 };
 
-// One warpgroup starts to copy the queries of a task; zeros past the last head. Rows: that is all. Records:
-// both convert them (convert_queries).
+// Starts the copies of a task's queries by one warpgroup; rows after the last head are zeros. If keys are
+// records, both warpgroups then convert the queries (convert_queries).
 template <class Format>
 __device__ void copy_queries(const Arguments& args, const Task& task, uint32_t base) {
     const uint32_t warp = threadIdx.x % kWarpgroup / 32;
@@ -79,9 +79,9 @@ __device__ inline uint32_t max_magnitude_bf16(const uint4& words) {
                                     cuda::max_magnitude_bf16(cuda::max_magnitude_bf16(0, words.z), words.w));
 }
 
-// Each of the eight warps converts eight heads in place. bf16: columns of rope are multiplied by key_factor.
-// f16: a head is multiplied by the power of two that brings its largest value between 2^14 and 2^15, which is
-// exact but for values less than 2^-31 of it; rope as in bf16.
+// Converts queries in place; each of the eight warps converts eight heads. bf16: columns of rope are
+// multiplied by key_factor. f16: a head is multiplied by the power of two that moves its largest value to
+// between 2^14 and 2^15, which is exact except for values below 2^-31 of the largest; rope is as for bf16.
 template <class Format>
 class QueryConverter {
 public:
@@ -106,7 +106,7 @@ private:
         times_bf16(words, cuda::pack_bf16(Format::key_factor, Format::key_factor));
         cuda::store_shared(at_.rope(row), words);
     }
-    // Four heads, loaded together, so that loads wait once.
+    // Converts four heads, which are loaded together so that loads wait once.
     __device__ void f16(uint32_t row) const {
         uint4 rope = {}, left[4], right[4];
         if (kRope) rope = cuda::load_shared_4(at_.rope(row));
@@ -116,16 +116,16 @@ private:
             right[i] = cuda::load_shared_4(at_.right(row + i));
         }
         const uint32_t rope_largest = max_magnitude_bf16(rope);
-        uint32_t exponent[4], own = 0;  // own: of the head whose columns of rope this lane has
+        uint32_t exponent[4], own = 0;  // own: exponent of the head whose columns of rope this lane converts
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {
             const bool mine = at_.lane / 8 == i;
             const uint32_t most = cuda::max_magnitude_bf16(
                 cuda::max_magnitude_bf16(max_magnitude_bf16(left[i]), max_magnitude_bf16(right[i])),
                 mine ? rope_largest : 0);
-            // biased; at least that of 2^-100, as 2^14 / largest must be an f32
+            // Biased exponent of at least 2^-100, because 2^14 / largest must be an f32.
             exponent[i] = max(__reduce_max_sync(~0u, max(most >> 16, most & 0xffff)) >> 7, 27u);
-            own |= exponent[i] & (mine ? ~0u : 0u);  // as a select it becomes an array in local memory
+            own |= exponent[i] & (mine ? ~0u : 0u);  // a select would become an array in local memory
         }
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {
@@ -148,7 +148,7 @@ private:
     const QueryChunks<Format> at_;
 };
 
-// Both warpgroups convert the queries of task `done` of the block, once they are copied.
+// Converts the queries of task `done` of the block after they have been copied. Called by both warpgroups.
 template <class Format>
 __device__ void convert_queries(uint32_t base, uint32_t done) {
     cuda::mbarrier_wait(base + kQueriesCopiedAt, done & 1);
@@ -156,19 +156,19 @@ __device__ void convert_queries(uint32_t base, uint32_t done) {
     cuda::mbarrier_arrive(base + kQueriesFullAt);
 }
 
-// Both warpgroups ask for the queries of a task in L2, four threads a head.
+// Prefetches the queries of a task to L2, with four threads per head. Called by both warpgroups.
 template <class Format>
 __device__ void prefetch_queries(const Arguments& args, const Task& task) {
     const int head = task.head + int(threadIdx.x / 4);
     if (head >= int(args.q.shape[1])) return;
-    constexpr int kShare = Format::rope ? 144 : 128;  // values
+    constexpr int kShare = Format::rope ? 144 : 128;  // values per thread
     const auto* const q = static_cast<const uint16_t*>(args.q.data) +
                           cuda::element(args.q, task.token, head) + kShare * (threadIdx.x % 4);
 #pragma unroll
     for (int at = 0; at < kShare; at += 64) asm volatile("prefetch.global.L2 [%0];" ::"l"(q + at));
 }
 
-// Both warpgroups wait for the queries of task `done` of the block.
+// Waits for the queries of task `done` of the block. Called by both warpgroups.
 inline __device__ void wait_for_queries(uint32_t base, uint32_t done) {
     cuda::mbarrier_wait(base + kQueriesFullAt, done & 1);
     cuda::fence_async_proxy();

@@ -1,23 +1,23 @@
-// Which rows a producer warp of attend on Hopper loads.
+// Iterates over the rows that a producer warp of attend on Hopper loads.
 #pragma once
 
 #include "engines/cuda/attend/sm90/config.h"
 
 namespace smla::cuda_attend::sm90 {
 
-// The row numbers of one producer warp, a tile after the other, through all tasks of its block. Lanes 0 to 15
-// follow the warp's 16 keys of a tile. Lanes 16 to 31 follow the same; with a cluster, where lanes 0 to 15
-// serve rope alone, they follow the 8 keys (twice) that the warp converts for both blocks.
+// The row numbers of one producer warp, tile by tile, through all tasks of its block. Lanes 0 to 15 follow
+// the warp's 16 keys of a tile, and so do lanes 16 to 31. With a cluster, lanes 0 to 15 are used only for
+// rope, and lanes 16 to 31 follow the 8 keys (twice) that the warp converts for both blocks.
 template <class Format, int Cluster>
 class RowCursor {
 public:
-    // From task `task` on, whose first tile is the block's tile `first_tile`.
+    // Starts at task `task`, whose first tile is the block's tile `first_tile`.
     __device__ RowCursor(const Arguments& args, const Tasks& tasks, const KeySources& keys, int task,
                          uint32_t first_tile)
         : args_(args), tasks_(tasks), keys_(keys), task_(task), end_(first_tile) {
         if (task_ < tasks_.count) enter();
     }
-    // Starts to load the row number of the next tile; -1 past the end of a list or of the tasks.
+    // Starts to load the next tile's row number and returns it; -1 after the end of a list or of the tasks.
     __device__ int next() {
         if (tiles_ == 0 && task_ < tasks_.count) {
             task_ += tasks_.blocks / Cluster;
@@ -32,12 +32,14 @@ public:
         left_ -= kKeys;
         return row;
     }
-    __device__ uint32_t end() const { return end_; }  // number after the last tile that next() began
-    __device__ bool extra() const { return Format::sources == 2 && extra_; }  // source of the last of them
+    // Returns the number of the tile after the last one that next() started.
+    __device__ uint32_t end() const { return end_; }
+    // Returns whether that last tile belongs to the extra source.
+    __device__ bool extra() const { return Format::sources == 2 && extra_; }
     __device__ uint32_t place(int row, bool extra) const {
         return record_place(args_.sources[extra], keys_.of[extra], row);
     }
-    // Place of the scales of an fp8_584 record in units of 8 bytes, if the row is no hole.
+    // Returns the place of the scales of a valid fp8_584 record in units of 8 bytes.
     __device__ uint32_t scales_place(int row, bool extra) const {
         const Source& source = args_.sources[extra];
         const uint32_t page = source.page_rows.quotient(uint32_t(row)),
@@ -52,7 +54,7 @@ private:
         tiles_ = range.count(), first_ = range.first, primary_ = range.primary;
         enter_source(0);
     }
-    // From tile first_ of the task on.
+    // Continues at tile first_ of the task.
     __device__ void enter_source(int index) {
         const Task task(tasks_, task_, kHeads * Cluster);
         const Source& source = args_.sources[index];
@@ -75,7 +77,7 @@ private:
     bool extra_ = false;
 };
 
-// Tells the consumers which of the warp's 16 keys of a stage are no holes.
+// Stores for the consumers which of the warp's 16 keys of a stage are valid.
 __device__ inline void note_valid(uint32_t base, uint32_t stage, uint32_t places) {
     const uint32_t valid = __ballot_sync(~0u, places != kHole) & 0xffff;
     if (threadIdx.x % 32 == 0)

@@ -5,8 +5,8 @@
 
 namespace smla::cuda_attend::sm90 {
 
-// A warp copies 16 keys of a tile, 8 lanes a row: half of the columns as soon as that half of the stage is
-// free.
+// Producer role. A warp copies 16 keys of a tile, with 8 lanes per row: half of the columns as soon as that
+// half of the stage is empty.
 template <class Format>
 class RowProducer {
 public:
@@ -16,7 +16,7 @@ public:
         to_ = base + chunk_at(row, threadIdx.x % 8);
     }
 
-    // Returns the number of tiles.
+    // Runs the producer and returns the number of tiles.
     __device__ uint32_t run() {
         Pending now = resolve(cursor_.next()), next = resolve(cursor_.next());
 #pragma unroll 1
@@ -43,7 +43,7 @@ public:
     }
 
 private:
-    struct Pending {  // keys of a tile
+    struct Pending {  // place of a key of a tile
         uint32_t place;
         bool extra;
     };
@@ -51,7 +51,7 @@ private:
         return {cursor_.place(row, cursor_.extra()), cursor_.extra()};
     }
 
-    // `Tiles` tiles of 64 columns, from byte `offset` of the rows on.
+    // Copies `Tiles` tiles of 64 columns, which begin at byte `offset` of the rows.
     template <int Tiles>
     __device__ void copy(const Pending& keys, uint32_t to, uint32_t offset) const {
         const char* const data = keys_.of[keys.extra].data + offset + 16 * (threadIdx.x % 8);

@@ -1,5 +1,4 @@
-// Common parts of both attend kernels for Hopper: the tasks of a grid, their key tiles, and addresses of
-// keys.
+// Common parts of both attend kernels for Hopper: tasks of a grid, their key tiles, and addresses of keys.
 #pragma once
 
 #include "engines/cuda/attend/tile_scheduler.cuh"
@@ -9,8 +8,8 @@
 
 namespace smla::cuda_attend::sm90 {
 
-constexpr int kKeys = 64;   // keys of a tile of the row list
-constexpr int kHeads = 64;  // heads of a block
+constexpr int kKeys = 64;   // keys per tile of the row list
+constexpr int kHeads = 64;  // heads per block
 constexpr int kWarpgroup = 128;
 
 // Returns the byte offset of 16-byte chunk `chunk` of row `row` in a tile.
@@ -18,7 +17,7 @@ __device__ inline uint32_t chunk_at(uint32_t row, uint32_t chunk) {
     return row * 128 + ((chunk ^ (row & 7)) << 4);
 }
 
-// Tasks of a persistent grid: (token, split, group of 64 * Cluster heads), groups fastest.
+// Tasks of a persistent grid: (token, split, group of 64 * Cluster heads); the group varies fastest.
 struct Tasks {
     int count = 0;   // tasks of the call
     int blocks = 0;  // blocks of the grid that process them
@@ -28,7 +27,7 @@ struct Tasks {
     __host__ __device__ int splits() const { return int(by_splits.by); }
 };
 
-constexpr uint32_t kHole = ~0u;  // place of a masked entry (-1) or of a row past the end of the list
+constexpr uint32_t kHole = ~0u;  // place of a masked entry (-1) or of a row after the end of the list
 
 // Addressing of a cache: a record begins 16 * (page * page_16 + token * row_16) bytes after `data`.
 struct KeySource {
@@ -47,7 +46,7 @@ struct KeySources {
 };
 
 struct Task {
-    int partial, token, split, head;  // partial = token * splits + split; head: the cluster's first
+    int partial, token, split, head;  // partial = token * splits + split; head: first head of the cluster
 
     __device__ Task(const Tasks& tasks, int index, int heads) {
         partial = int(tasks.head_tiles.quotient(uint32_t(index)));
@@ -85,7 +84,7 @@ private:
 void launch(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
             const KeySources& keys, const Env& env);
 
-// The same for fp8_656, fp8_528, fp8_576 or fp8_512 records as stored, in blocks of 16, 32 or 64 heads.
+// Launches the kernel for fp8_656, fp8_528, fp8_576 or fp8_512 records in blocks of 16, 32 or 64 heads.
 void launch_raw(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
                 const KeySources& keys, const Env& env);
 

@@ -1,4 +1,4 @@
-// attend_few: 16 heads x 32 keys, 4 warps. Traits, shared memory and register budget.
+// Traits, shared memory and register budget of attend_few: 16 heads x 32 keys, 4 warps.
 #pragma once
 
 #include "engines/cuda/attend/epilogue.cuh"
@@ -12,8 +12,8 @@ struct FewHeads : TileConfig<Width, Form, 32> {
     using Base = TileConfig<Width, Form, 32>;
     static constexpr int heads = kFewHeads, warps = 4, threads = 32 * warps;
 
-    // Register budget: blocks per multiprocessor that the compiler must leave room for. On sm_89 and sm_120
-    // shared memory (100 KB) holds only one block anyway; on sm_80 decoding e4m3 takes extra registers.
+    // Register budget: minimum number of blocks per multiprocessor for the compiler. On sm_89 and sm_120,
+    // shared memory (100 KB) has space for only one block; on sm_80, decoding e4m3 takes extra registers.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
     static constexpr int resident = 1;
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
@@ -22,23 +22,23 @@ struct FewHeads : TileConfig<Width, Form, 32> {
     static constexpr int resident = Form == KeyForm::rows ? kFewResident : kFewCodedResident;
 #endif
 
-    static constexpr int stages = 2;     // of keys
+    static constexpr int stages = 2;     // stages of keys
     static constexpr int row_slots = 4;  // tiles in the ring of row numbers
     static constexpr int copy_lanes = 8, rows_per_thread = Base::keys * copy_lanes / threads;
     static constexpr int query_rows = heads / warps;          // queries that one warp loads
-    static constexpr int k_steps = Width / 16 / warps;        // of Q K^T, per warp
-    static constexpr int n_steps = kValueWidth / 16 / warps;  // of P V, per warp
+    static constexpr int k_steps = Width / 16 / warps;        // steps of Q K^T per warp
+    static constexpr int n_steps = kValueWidth / 16 / warps;  // steps of P V per warp
 
     using TileList = TileListSmem<Base::keys, row_slots>;
     using Epilogue = EpilogueBuffer<kValueWidth / warps>;
 
     struct Smem {
         union {
-            char keys[stages][Base::keys_bytes];  // at first, queries are in stage 1
+            char keys[stages][Base::keys_bytes];  // stage 1 initially contains the queries
             char epilogue[warps][Epilogue::bytes];
         };
-        float4 scores[warps][4][32];  // partial products of each warp; at first, the largest |q| of each head
-        float factors[heads];         // of output rows
+        float4 scores[warps][4][32];   // partial products of each warp; initially, max |q| of each head
+        float factors[heads];          // factors of output rows
         float value_scales[warps][2];  // references of ValueScales
         TileList tile_list;
     };

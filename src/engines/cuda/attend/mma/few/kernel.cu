@@ -1,20 +1,20 @@
 // attend by mma.sync, 16 heads per block: keys of 576 or 512 values, as bf16 rows or fp8 records; values are
 // the first 512 of a key.
 //
-// Maths     S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 32 row-list entries; O += P
+// Math      S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 32 row-list entries; O += P
 //           V. f32 accumulators; P is rounded to bf16, or to f16 with fp8 (codes.cuh), for the second
 //           product.
-// Tile      16 heads x 32 keys, 4 warps; a block takes one split of one token.
-// Roles     every warp does everything (roles.cuh). Score: warps share the width of the keys; queries stay
-//           in registers; partial products are summed through shared memory; each warp computes the same
-//           softmax and keeps P as a left operand. Accumulate: a warp takes 512 / 4 columns of V.
+// Tile      16 heads x 32 keys, 4 warps; a block processes one split of one token.
+// Roles     every warp performs every role (roles.cuh). Score: warps divide the width of the keys; queries
+//           stay in registers; partial products are summed through shared memory; each warp computes the same
+//           softmax and keeps P as a left operand. Accumulate: a warp multiplies 512 / 4 columns of V.
 // Shared    config.h (Smem): two stages of keys | partial products | factors | scale references | tile list.
 // Pipeline  cp.async of tile i + 1 while tile i is multiplied; row numbers three tiles ahead.
 // Barriers  __syncthreads twice per tile: tile i is complete and the other stage is free; partial products
-//           are written. The first also protects the partial products of the tile before.
-// Registers config.h (resident): room for 2 or 3 blocks per multiprocessor.
-// Why       memory-bound: several small blocks per multiprocessor hide each other's phases. Sharing the
-//           width instead of the keys lets each warp keep its queries.
+//           are written. The first also protects the partial products of the previous tile.
+// Registers config.h (resident): few enough for 2 or 3 blocks per multiprocessor.
+// Why       memory-bound: several small blocks per multiprocessor hide each other's phases. Because warps
+//           divide the width instead of the keys, each warp can keep its queries.
 // Results   docs/kernels/cuda_attend.md.
 #include "engines/cuda/attend/arguments.cuh"
 #include "engines/cuda/attend/mma/few/roles.cuh"
@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(T::threads, T::resident)
     if (scheduler.splits() > 1) cuda::start_next_grid();
     main_loop<T>(warp, WorkTile(scheduler, T::heads), scheduler);
 
-    // Epilogue: statistics by warp 0, output rows by all. Not a function of its own: with one, the compiler
-    // makes other code of this kernel.
+    // Epilogue: warp 0 writes statistics, and all warps write output rows. With a separate function, the
+    // compiler generates different code for the rest of this kernel.
     const WorkTile work(scheduler, T::heads);
     const int lane = threadIdx.x % 32;
     float* const factors = reinterpret_cast<float*>(shared + T::factors_at);
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
             factors[in_block] = finish_head(args, scheduler, work, work.head + in_block, warp.softmax.any(),
                                             warp.softmax.peak2[r], largest2, sum);
     }
-    __syncthreads();  // the factors are there; nobody reads keys any more
+    __syncthreads();  // the factors are written, and no thread reads keys any more
     const uint32_t base = cuda::shared_address(shared);
     const typename T::Epilogue out{base + uint32_t(warp_index()) * T::Epilogue::bytes};
     warp.mma.write(out, first_format(args));

@@ -1,4 +1,4 @@
-// What a warp of attend_few multiplies: its queries, its part of the keys and values, its accumulators.
+// Operands of a warp of attend_few: its queries, its part of the keys and values, and its accumulators.
 #pragma once
 
 #include "engines/cuda/attend/mma/codes.cuh"
@@ -8,7 +8,7 @@
 
 namespace smla::cuda_attend {
 
-// P of 16 keys (groups 2 k and 2 k + 1 of Softmax) as a left operand. pack(group, low, high) rounds a pair.
+// Packs P of 16 keys (groups 2 k and 2 k + 1 of Softmax) as a left operand. pack(group, low, high) rounds.
 template <int Groups, class Pack>
 __device__ inline void pack_weights(const float (&s)[Groups][4], int k, const Pack& pack,
                                     uint32_t (&operand)[4]) {
@@ -19,8 +19,8 @@ __device__ inline void pack_weights(const float (&s)[Groups][4], int k, const Pa
     }
 }
 
-// O += P V for bf16 values: `Count` times 16 columns from the `First` on. row_at(k, n): this lane's row of
-// keys 16 k .. 16 k + 15 and columns 16 n .. 16 n + 15 (mma_bf16_rows).
+// Computes O += P V for bf16 values: `Count` times 16 columns, which begin at accumulator `First`. row_at(k,
+// n): this lane's row of keys 16 k .. 16 k + 15 and columns 16 n .. 16 n + 15 (mma_bf16_rows).
 template <int First, int Count, int N, class RowAt>
 __device__ inline void add_bf16_values(float (&sums)[N][2][4], const float (&s)[4][4], const RowAt& row_at) {
     const auto pack = [](int, float low, float high) { return cuda::pack_bf16(low, high); };
@@ -33,7 +33,8 @@ __device__ inline void add_bf16_values(float (&sums)[N][2][4], const float (&s)[
     }
 }
 
-// fp8 records: a warp takes 128 of the first 512 columns, of keys and of values, and 16 of the other 64.
+// Operands of fp8 records. A warp multiplies 128 of the first 512 columns of keys and values, and 16 of the
+// rest.
 template <class T>
 class FewCodes {
 public:
@@ -43,7 +44,8 @@ public:
         for (int g = 0; g < kGroups; ++g) value_scales(g).clear();
         __syncwarp();
     }
-    // `scale_log2` absorbs the scales of the queries. `largest`: shared address of max |q| of the 16 heads.
+    // Loads the queries and multiplies `scale_log2` by their scales. `largest`: shared address of the heads'
+    // max |q|.
     __device__ void load_queries(const QueryTile<T::width, T::query_rows>& queries, uint32_t largest,
                                  float (&scale_log2)[2]) {
 #pragma unroll
@@ -55,7 +57,7 @@ public:
                                 .of_products(scale_log2[r]);
     }
 
-    // This warp's part of Q K^T: 16 heads x 32 keys. Codes are loaded two products ahead.
+    // Computes this warp's part of Q K^T: 16 heads x 32 keys. Codes are loaded two products ahead.
     __device__ void score(uint32_t buffer, const Kind& kind, float (&s)[4][4]) const {
         const uint32_t row = key_row<T>(buffer, lane()), codes = row + 128 * warp();
         constexpr int kAhead = 2;
@@ -93,7 +95,7 @@ public:
             score_rope<1>(row + layout::Fp8_656::rope_at + 32 * warp(), T::k_steps - 1, s);
     }
 
-    // O += P V.
+    // Computes O += P V.
     __device__ void accumulate(uint32_t buffer, const Kind& kind, float (&s)[4][4]) {
         add_group<0>(buffer, kind, s);
         if constexpr (kGroups == 2) {
@@ -105,7 +107,7 @@ public:
 #pragma unroll
         for (int i = 0; i < 8 * T::n_steps; ++i) sums_[i / 8][i / 4 % 2][i % 4] *= by[i / 2 % 2];
     }
-    // Output column of this warp's column c.
+    // Returns the output column of this warp's column c.
     static __device__ int column_of(int c) { return int(128 * warp()) + c; }
     __device__ void write(const typename T::Epilogue& out, smla_format format) const {
         float units[kGroups];
@@ -119,8 +121,8 @@ public:
 
 private:
     static constexpr int kGroups = 128 / T::scaled,
-                         kSteps = T::scaled / 16;     // of columns that share a scale
-    static constexpr uint32_t kHalf = 16 * T::pitch;  // the tile's other 16 keys
+                         kSteps = T::scaled / 16;     // steps of columns that share a scale
+    static constexpr uint32_t kHalf = 16 * T::pitch;  // distance to the tile's other 16 keys
 
     static __device__ uint32_t warp() { return threadIdx.x / 32; }
     static __device__ uint32_t lane() { return threadIdx.x % 32; }
@@ -128,7 +130,7 @@ private:
         return {cuda::shared_address(shared_) + T::value_scales_at + 4 * (2 * warp() + uint32_t(g))};
     }
     static __device__ uint32_t group(int g) { return 2 * warp() + uint32_t(g); }
-    // Whether this warp's 16 columns of step s are bf16.
+    // Returns whether this warp's 16 columns of step s are bf16.
     static __device__ bool is_rope(bool bf16_rope, int s) {
         if (T::width == 576) return s == 8 && bf16_rope;
         return s >= 4 && warp() == 3 && bf16_rope;
@@ -145,7 +147,7 @@ private:
                 cuda::mma_bf16(s[2 * (k % 2) + n], q_[first_step + k / 2], b[2 * n], b[2 * n + 1]);
         }
     }
-    // fp8_576, whose rope is codes too: 16 columns of all 32 keys.
+    // Adds the rope of fp8_576, whose values are also codes: 16 columns of all 32 keys.
     __device__ void score_rope_codes(uint32_t buffer, float (&s)[4][4]) const {
         uint32_t raw[4];
         cuda::ldmatrix_x4(raw, buffer + lane() * T::pitch + layout::Fp8_576::rope_at + 16 * warp());
@@ -187,8 +189,8 @@ private:
         add_bf16_values<4, 4>(sums_, s,
                               [&](int k, int n) { return row + uint32_t(k) * kHalf + uint32_t(32 * n); });
     }
-    // Accumulates keys whose scale is out of the window, one by one, and sets their scales to 0. A lane
-    // rotates its eight keys through registers: a run-time index would put them into local memory.
+    // Accumulates keys whose scale is out of the window one by one, and sets their scales to 0. A lane
+    // rotates its eight keys through registers, because a run-time index would move them to local memory.
     template <int First>
     __device__ void add_out_of_window(uint32_t codes, float (&s)[4][4], float (&scales)[8]) {
 #pragma unroll 1
@@ -217,18 +219,18 @@ private:
 
     const char* shared_;
     uint32_t q_[T::k_steps][4];
-    // [n]: columns 128 warp + 16 n: even and odd ones; of bf16 rope, the first 8 and the last 8.
+    // Sums of columns 128 warp + 16 n: even and odd columns or, for bf16 rope, the first 8 and the last 8.
     float sums_[T::n_steps][2][4] = {};
 };
 
-// bf16 rows: a warp takes every fourth 16 columns, of keys and of values.
+// Operands of bf16 rows. A warp multiplies every fourth group of 16 columns of keys and of values.
 template <class T>
 class FewRows {
 public:
     using Kind = RowKind;
 
     __device__ explicit FewRows(const char*) {}
-    // Step s: columns 16 * (4 s + warp). bf16 queries are not scaled.
+    // Loads columns 16 * (4 s + warp) for step s. bf16 queries are not scaled.
     __device__ void load_queries(const QueryTile<T::width, T::query_rows>& queries, uint32_t, float (&)[2]) {
 #pragma unroll
         for (int s = 0; s < T::k_steps; ++s) {
@@ -237,7 +239,7 @@ public:
         }
     }
 
-    // This warp's part of Q K^T: 16 heads x 32 keys.
+    // Computes this warp's part of Q K^T: 16 heads x 32 keys.
     __device__ void score(uint32_t buffer, const RowKind&, float (&s)[4][4]) const {
         const int lane = threadIdx.x % 32, row = (lane & 7) + (lane >> 4) * 8;
         const uint32_t keys =
@@ -255,7 +257,7 @@ public:
             cuda::mma_bf16(s[3], q_[k], high[2], high[3]);
         }
     }
-    // O += P V.
+    // Computes O += P V.
     __device__ void accumulate(uint32_t buffer, const RowKind&, const float (&s)[4][4]) {
         const int lane = threadIdx.x % 32;
         const uint32_t values =
@@ -267,7 +269,7 @@ public:
 #pragma unroll
         for (int i = 0; i < 8 * T::n_steps; ++i) sums_[i / 8][i / 4 % 2][i % 4] *= by[i / 2 % 2];
     }
-    // Output column of this warp's column c.
+    // Returns the output column of this warp's column c.
     static __device__ int column_of(int c) { return 64 * (c / 16) + 16 * warp() + c % 16; }
     __device__ void write(const typename T::Epilogue& out, smla_format) const {
 #pragma unroll
@@ -282,7 +284,7 @@ private:
     static __device__ int warp() { return int(threadIdx.x) / 32; }
 
     uint32_t q_[T::k_steps][4];
-    float sums_[T::n_steps][2][4] = {};  // [n][b]: columns 64 n + 16 warp + 8 b
+    float sums_[T::n_steps][2][4] = {};  // [n][b]: sums of columns 64 n + 16 warp + 8 b
 };
 
 }  // namespace smla::cuda_attend

@@ -1,4 +1,4 @@
-// Roles of attend_few. Every warp plays all of them in turn, tile by tile.
+// Roles of attend_few. Every warp performs all of them for each tile.
 #pragma once
 
 #include "engines/cuda/attend/mma/decoded_rows.cuh"
@@ -14,7 +14,7 @@ using FewTiles = KeyTiles<T::keys, T::row_slots>;
 template <class T>
 using WarpMma = std::conditional_t<T::coded, FewCodes<T>, FewRows<T>>;
 
-// What a warp carries from tile to tile.
+// State that a warp keeps from tile to tile.
 template <class T>
 struct WarpState {
     const Arguments& args;
@@ -31,13 +31,13 @@ struct WarpState {
 
 __device__ inline int warp_index() { return int(threadIdx.x) / 32; }
 
-// Producer: starts the copies of a tile. Bit k of the result: key k is no hole. Each lane looks up the row of
-// one key; 8 threads copy a row. With fp8 they get its address from that lane by a shuffle (2.5 % faster;
-// bf16: 1.6 % slower).
+// Producer: starts the copies of a tile. Returns a mask in which bit k is set if key k is valid. Each lane
+// looks up the row of one key, and 8 threads copy a row. With fp8, they receive its address from that lane by
+// a shuffle (2.5 % faster; bf16: 1.6 % slower).
 template <class T>
 __device__ uint32_t load_tile(const FewTiles<T>& tiles, int tile, uint32_t keys) {
     if (tile >= tiles.count()) return 0;
-    const BlockSource source = tiles.source(tile);  // all fields at once: one wait
+    const BlockSource source = tiles.source(tile);  // all fields together, so that loads wait once
     const int key = int(threadIdx.x % 32);
     const BlockSource::Row row = tiles.row(tile, key, source);
     const uint32_t mask = __ballot_sync(~0u, row.valid);
@@ -65,12 +65,12 @@ __device__ uint32_t load_tile(const FewTiles<T>& tiles, int tile, uint32_t keys)
     return mask;
 }
 
-// Producer, records that become rows: what load_tile copied, once this thread's copies are complete.
+// Producer: decodes the records that load_tile copied to bf16 rows. This thread's copies must be complete.
 template <class T>
 __device__ void decode_tile(const BlockSource& source, uint32_t keys) {
-    constexpr uint32_t kRows = T::threads / T::copy_lanes;  // at once
+    constexpr uint32_t kRows = T::threads / T::copy_lanes;  // rows that are decoded together
     static_assert(T::copy_lanes == kDecodedLanes && kRows % 8 == 0);
-    __syncwarp();  // the copies of all lanes of a row
+    __syncwarp();  // makes the copies of all lanes of a row visible
     const uint32_t row = threadIdx.x / T::copy_lanes, lane = threadIdx.x % T::copy_lanes;
     const uint32_t first = keys + row * T::pitch;
     if (is_nvfp4(source)) {
@@ -84,7 +84,7 @@ __device__ void decode_tile(const BlockSource& source, uint32_t keys) {
     }
 }
 
-// Score: sums the partial products of all warps through shared memory, in the same order in each of them.
+// Score: sums the partial products of all warps through shared memory, in the same order in each warp.
 template <class T>
 __device__ void reduce_scores(float (&s)[4][4], float4* scores) {
     float4* const first = scores + cuda::keep(threadIdx.x % 32);
@@ -104,7 +104,7 @@ __device__ void reduce_scores(float (&s)[4][4], float4* scores) {
     }
 }
 
-// Score and accumulate: one tile. Bit k of mask: key k is no hole.
+// Score and accumulate: processes one tile. Bit k of mask is set if key k is valid.
 template <class T>
 __device__ void attend_tile(WarpState<T>& warp, const typename WarpMma<T>::Kind& kind, int stage,
                             uint32_t mask) {
@@ -122,8 +122,8 @@ __device__ void attend_tile(WarpState<T>& warp, const typename WarpMma<T>::Kind&
     warp.mma.accumulate(warp.keys(stage), kind, s);
 }
 
-// All tiles of the block. Queries arrive in the second stage of keys; then the copies of tile i + 1 run while
-// tile i is multiplied.
+// Processes all tiles of the block. Queries are loaded into the second stage of keys; afterwards, the copies
+// of tile i + 1 run while tile i is multiplied.
 template <class T>
 __device__ void main_loop(WarpState<T>& warp, const WorkTile& work, const TileScheduler& scheduler) {
     auto& tile_list = *reinterpret_cast<typename T::TileList*>(warp.shared + T::tile_list_at);
@@ -133,7 +133,7 @@ __device__ void main_loop(WarpState<T>& warp, const WorkTile& work, const TileSc
     const FewTiles<T> tiles(warp.args, tile_list, work.token, work.split(scheduler), scheduler.by_splits);
     if (tiles.count() == 0) {
         cuda::cp_async_commit();
-        cuda::cp_async_wait<0>();  // the epilogue overwrites the queries
+        cuda::cp_async_wait<0>();  // the epilogue will overwrite the queries
         return;
     }
     if (warp_index() < 3) tiles.fetch(warp_index(), int(threadIdx.x % 32));
@@ -144,7 +144,7 @@ __device__ void main_loop(WarpState<T>& warp, const WorkTile& work, const TileSc
     cuda::cp_async_commit();
     const uint32_t largest = cuda::shared_address(warp.shared) + T::scores_at;
     if (T::coded) queries.scale(first_format(warp.args), first_query, largest);
-    __syncthreads();  // all queries are there
+    __syncthreads();  // all queries are loaded
     warp.mma.load_queries(queries, largest, warp.softmax.scale_log2);
     for (int i = 0; i < tiles.count(); ++i) {
         const int stage = i & 1;
@@ -152,7 +152,7 @@ __device__ void main_loop(WarpState<T>& warp, const WorkTile& work, const TileSc
         cuda::cp_async_wait<0>();
         if constexpr (T::decoded)
             if (mask) decode_tile<T>(tiles.source(i), warp.keys(stage));
-        __syncthreads();  // tile i is complete; nobody reads tile i - 1 any more
+        __syncthreads();  // tile i is complete, and no thread reads tile i - 1 any more
         const uint32_t next = load_tile<T>(tiles, i + 1, warp.keys(stage ^ 1));
         if (warp_index() == i % T::warps) tiles.fetch(i + 3, int(threadIdx.x % 32));
         cuda::cp_async_commit();

@@ -1,4 +1,4 @@
-// attend_many: 32 or 64 heads x 16 keys. Traits, shared memory, barriers and register budget.
+// Traits, shared memory, barriers and register budget of attend_many: 32 or 64 heads x 16 keys.
 #pragma once
 
 #include "engines/cuda/attend/epilogue.cuh"
@@ -7,10 +7,10 @@
 
 namespace smla::cuda_attend {
 
-// Named barriers; 0 is __syncthreads. kernel.cu says who arrives and who waits.
+// Named barriers; 0 is __syncthreads. kernel.cu lists who arrives and who waits.
 enum class Barrier : int {
     factors_ready = 1,
-    scores_sent = 2,  // and 3: one for each pair of score warps
+    scores_sent = 2,  // and 3: one per pair of score warps
     scores_read = 4,  // and 5
     queries_loaded = 8,
     queries_taken = 9,
@@ -18,7 +18,7 @@ enum class Barrier : int {
 };
 __device__ constexpr int id(Barrier barrier, uint32_t pair = 0) { return int(barrier) + int(pair); }
 
-// mbarriers of a stage of keys and of a stage of weights.
+// mbarriers of a stage of keys, and of a stage of weights.
 struct KeyBarriers {
     uint64_t full, empty;
 };
@@ -29,30 +29,30 @@ struct WeightBarriers {
 template <int Width, KeyForm Form, int Heads>
 struct ManyHeads : TileConfig<Width, Form, 16> {
     using Base = TileConfig<Width, Form, 16>;
-    // A pair of score warps shares the width of 32 heads. Value warps, two per score warp, share the columns.
+    // A pair of score warps shares the width of 32 heads. Two value warps per score warp share the columns.
     static constexpr int heads = Heads, score_warps = Heads / 16, value_warps = Heads / 8;
     static constexpr int threads = 32 * (score_warps + value_warps);
 
-    // Register budget: 65536 / (threads * resident) = 168 per thread for either role. A score warp keeps up
-    // to 112 registers of queries, a value warp 128 of accumulators.
+    // Register budget: 65536 / (threads * resident) = 168 per thread for both roles. A score warp keeps up to
+    // 112 registers of queries, a value warp 128 of accumulators.
     static constexpr int resident = kManyHeads / Heads;  // blocks per multiprocessor
 
-    static constexpr int stages = Base::coded ? 5 : 4;  // of keys: as many as fit
+    static constexpr int stages = Base::coded ? 5 : 4;  // stages of keys, as many as fit
     static constexpr int ahead = 3;                     // tiles that are loaded before they are multiplied
     static constexpr int weight_stages = 2;
     static constexpr int row_slots = 4;  // tiles in the ring of row numbers
     static constexpr int copy_lanes = Base::coded && Width == 512 ? 4 : 8;  // threads that copy a row
 
-    static constexpr int k_steps = Width / 32;                                 // of Q K^T, per score warp
-    static constexpr int q_steps = !Base::coded ? 14 : Width == 512 ? 8 : 10;  // with queries in registers
-    static constexpr int q_spilled = k_steps - q_steps;        // with queries in shared memory
-    static constexpr int columns = kValueWidth / value_warps;  // of P V, per value warp
+    static constexpr int k_steps = Width / 32;  // steps of Q K^T per score warp
+    static constexpr int q_steps = !Base::coded ? 14 : Width == 512 ? 8 : 10;  // steps in registers
+    static constexpr int q_spilled = k_steps - q_steps;                        // steps in shared memory
+    static constexpr int columns = kValueWidth / value_warps;  // columns of P V per value warp
     static constexpr int m_values = Heads / 16, n_values = columns / 16;
     static constexpr int query_rows = Heads / value_warps;  // queries that one value warp loads
 
-    static constexpr int spill_bytes = 1024 * q_spilled;  // per score warp
+    static constexpr int spill_bytes = 1024 * q_spilled;  // bytes per score warp
     static constexpr int exchange_bytes =
-        Base::coded ? 512 : 1024;  // per score warp; 512: half of what is sent
+        Base::coded ? 512 : 1024;  // bytes per score warp; 512: half of the sent products
     static constexpr int weights_bytes = Heads * Base::keys * 2;
 
     using TileList = TileListSmem<Base::keys, row_slots>;
@@ -61,12 +61,12 @@ struct ManyHeads : TileConfig<Width, Form, 16> {
     struct Smem {
         struct MainLoop {
             char keys[stages][Base::keys_bytes];
-            char queries[score_warps][spill_bytes];  // operands that registers have no room for
+            char queries[score_warps][spill_bytes];  // operands that do not fit in registers
             char exchange[score_warps][exchange_bytes];
             char weights[weight_stages][weights_bytes];
         };
         struct Prologue {
-            char first_keys[Base::keys_bytes];  // loaded while queries are converted
+            char first_keys[Base::keys_bytes];  // keys that are loaded while queries are converted
             char queries[Heads][2 * Width];
         };
         union {
@@ -74,12 +74,13 @@ struct ManyHeads : TileConfig<Width, Form, 16> {
             Prologue prologue;
             char epilogue[value_warps][Epilogue::bytes];
         };
-        // Rescaling factors of each weight stage; the last row is for output rows and at first holds max |q|.
+        // Rescaling factors of each weight stage. The last row: factors of output rows, and initially max
+        // |q|.
         float factors[weight_stages + 1][Heads];
-        uint8_t flags[weight_stages][4];  // kRescale, kAllHoles; a byte per score warp
+        uint8_t flags[weight_stages][4];  // kRescale and kAllHoles; a byte per score warp
         KeyBarriers key_barriers[stages];
         WeightBarriers weight_barriers[weight_stages];
-        alignas(16) uint8_t masks[stages][Base::keys];  // 1: no hole
+        alignas(16) uint8_t masks[stages][Base::keys];  // 1 if the key is valid, else 0
         float value_scales[value_warps][2];             // references of ValueScales
         TileList tile_list;
     };

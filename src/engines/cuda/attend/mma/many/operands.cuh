@@ -1,5 +1,4 @@
-// What a score warp and a value warp of attend_many multiply: operands and accumulators, for bf16 rows and
-// for fp8 records.
+// Operands and accumulators of the score and value warps of attend_many, for bf16 rows and fp8 records.
 #pragma once
 
 #include "engines/cuda/attend/mma/codes.cuh"
@@ -8,28 +7,27 @@
 
 namespace smla::cuda_attend {
 
-// Share of a score warp: 32 heads, which it shares with its partner, and half of the width.
+// Share of a score warp: half of the width for 32 heads, which it shares with its partner.
 template <class T>
 struct ScoreSlice {
     const uint32_t base, warp, lane;
 
     __device__ uint32_t half() const { return warp % 2; }
-    // Head r of this lane within the block. Group 0: heads whose softmax this warp computes; group 1: its
-    // partner.
+    // Returns head r of this lane within the block. This warp computes the softmax of group 0, its partner of
+    // group 1.
     __device__ int head(int group, int r) const {
         return int(16 * (warp ^ uint32_t(group)) + lane / 4) + 8 * r;
     }
-    // Left operands of a step: 16 columns of this warp's half of the first 512, or of its half of the
-    // other 64.
+    // Loads the left operands of a step: 16 columns of this warp's half of the first 512 or of the other 64.
     __device__ void load_queries(const ManyQueries<T>& queries, int step, uint32_t (&a)[2][4]) const {
         const uint32_t group = step < 16 ? 16 * half() + uint32_t(step) : 16 + 2 * half() + uint32_t(step);
 #pragma unroll
         for (uint32_t m = 0; m < 2; ++m) queries.operand(16 * (warp ^ m), group, a[m]);
     }
-    __device__ float largest(int r) const {  // max |q| of head r in group 0
+    __device__ float largest(int r) const {  // returns max |q| of head r in group 0
         return cuda::load_shared_f32(WeightStage<T>::output_factor(base, head(0, r)));
     }
-    // Left operands that have no room in registers. Each lane has a slot of its own in shared memory.
+    // Stores left operands that do not fit in registers. Each lane has a separate slot in shared memory.
     __device__ void spill(int step, const uint32_t (&a)[2][4]) const {
 #pragma unroll
         for (int m = 0; m < 2; ++m)
@@ -49,18 +47,18 @@ private:
     }
 };
 
-// Score, bf16 rows: 32 heads against half of the width.
+// Score operands of bf16 rows: 32 heads and half of the width.
 template <class T>
 class ScoreRows {
 public:
-    // Loaded before the keys arrive.
+    // Operands that are loaded before the keys arrive.
     struct Early {
         uint32_t a[2][4];
     };
 
     __device__ explicit ScoreRows(const ScoreSlice<T>& slice) : slice_(slice) {}
 
-    // All reads precede the spill, which overlaps the source. bf16 queries are not scaled.
+    // Loads the queries. All reads precede the spill, which overlaps the source. bf16 queries are not scaled.
     __device__ void load_queries(const ManyQueries<T>& queries, smla_format, float (&)[2]) {
         uint32_t spilled[T::q_spilled][2][4];
 #pragma unroll
@@ -77,10 +75,10 @@ public:
         for (int i = 0; i < T::q_spilled; ++i) slice_.spill(i, spilled[i]);
     }
     __device__ void load_early(const BlockSource&, Early& early) const { slice_.reload(0, early.a); }
-    __device__ void load_first(uint32_t, Early&) const {}  // keys loaded before the mask is read: 3 % slower
+    __device__ void load_first(uint32_t, Early&) const {}  // loading keys before the mask is 3 % slower
 
-    // Q K^T of both groups over half of the width. A product that depends on the one before waits as long as
-    // four products take; the four independent accumulators of a step hide that.
+    // Computes Q K^T of both groups over half of the width. A product that depends on the previous one waits
+    // as long as four products take; the four independent accumulators of a step hide this latency.
     __device__ void multiply(uint32_t keys, const Early& early, float (&s)[2][2][4]) const {
         const auto step = [&](int k, const uint32_t(&a)[2][4]) {
             uint32_t b[4];
@@ -108,7 +106,7 @@ public:
     static __device__ uint32_t pack(float low, float high) { return cuda::pack_bf16(low, high); }
 
 private:
-    // Right operand of a step: 16 keys.
+    // Loads the right operand of a step: 16 keys.
     __device__ void load_keys(uint32_t keys, int k, uint32_t (&b)[4]) const {
         const uint32_t first =
             swizzled_at(keys, T::pitch, (slice_.lane & 7) + (slice_.lane >> 4) * 8, slice_.lane >> 3 & 1);
@@ -120,7 +118,7 @@ private:
     uint32_t q_[T::q_steps][2][4];
 };
 
-// Accumulate, bf16 rows: all heads, this warp's share of the columns.
+// Value operands of bf16 rows: all heads and this warp's share of the columns.
 template <class T>
 class ValueRows {
 public:
@@ -128,10 +126,10 @@ public:
 
     __device__ ValueRows(uint32_t, uint32_t) {}
 
-    // bf16 rows have no scales.
+    // Does nothing, because bf16 rows have no scales.
     template <class WeightAt>
     __device__ void prepare(uint32_t, const RowKind&, uint32_t, uint32_t, const WeightAt&) {}
-    // O += P V. `a`: P of 16 heads each.
+    // Computes O += P V. `a`: P of 16 heads each.
     __device__ void accumulate(uint32_t keys, const RowKind&, uint32_t warp, uint32_t lane,
                                const uint32_t (&a)[T::m_values][4]) {
         const uint32_t at = swizzled_at(keys, T::pitch, lane & 15, lane >> 4) + 2 * T::columns * warp;
@@ -146,7 +144,7 @@ public:
             }
         }
     }
-    // Heads 16 m .. 16 m + 15.
+    // Writes heads 16 m .. 16 m + 15.
     __device__ void write(const typename T::Epilogue& out, smla_format, uint32_t, uint32_t lane,
                           int m) const {
 #pragma unroll
@@ -157,16 +155,16 @@ public:
         }
     }
 
-    float sums[T::m_values][T::n_values][2][4] = {};  // [16 heads, 16 columns] each
+    float sums[T::m_values][T::n_values][2][4] = {};  // sums of [16 heads, 16 columns] each
 };
 
-// Score, fp8 records: the same.
+// Score operands of fp8 records: 32 heads and half of the width.
 template <class T>
 class ScoreCodes {
-    using Operands = uint32_t[2][4];  // left ones of a step, for two groups of heads
+    using Operands = uint32_t[2][4];  // left operands of a step, for two groups of heads
 
 public:
-    // Loaded before the keys arrive, and first thing when they have arrived.
+    // Operands that are loaded before the keys arrive or immediately after.
     struct Early {
         RecordKind<T::width> kind;
         Operands a[2];  // queries of the first two steps
@@ -175,8 +173,8 @@ public:
 
     __device__ explicit ScoreCodes(const ScoreSlice<T>& slice) : slice_(slice) {}
 
-    // Loads scaled queries; `scale_log2` absorbs the scale. All reads precede the spill, which overlaps the
-    // source.
+    // Loads scaled queries and multiplies `scale_log2` by their scale. Reads precede the spill to the same
+    // place.
     __device__ void load_queries(const ManyQueries<T>& queries, smla_format format, float (&scale_log2)[2]) {
         bf16_rope_ = has_bf16_rope(format);
         Operands spilled[T::q_spilled];
@@ -198,7 +196,7 @@ public:
         cuda::ldmatrix_x4(early.raw, early.row + 256 * slice_.half());
     }
 
-    // Q K^T of both groups of heads over half of the width. Keys are loaded one product ahead.
+    // Computes Q K^T of both groups of heads over half of the width. Keys are loaded one product ahead.
     __device__ void multiply(uint32_t keys, Early& early, float (&s)[2][2][4]) const {
         const uint32_t lane = cuda::keep(slice_.lane), half = cuda::keep(slice_.warp) % 2;
         const uint32_t codes = early.row + 256 * half;
@@ -238,30 +236,30 @@ public:
 
 private:
     static constexpr int kGroups = 256 / T::scaled,
-                         kSteps = T::scaled / 16;  // of columns that share a scale
+                         kSteps = T::scaled / 16;  // steps of columns that share a scale
     static constexpr int kPairs = kSteps / 2;
 
-    // Spilled steps: first the odd ones (second of a pair), then even ones.
+    // Order of spilled steps: first the odd ones (second of a pair), then even ones.
     static constexpr int kAllPairs = T::k_steps / 2;
     static constexpr int slot(int s) { return s % 2 ? s / 2 : kAllPairs + s / 2; }
     static constexpr bool is_spilled(int s) { return slot(s) < T::q_spilled; }
     static constexpr int least(int a, int b) { return a < b ? a : b; }
     static constexpr int kFirstSteps = T::q_spilled > kAllPairs ? T::q_spilled - kAllPairs : 0;
-    static constexpr int kept(int s) {  // index into q_
+    static constexpr int kept(int s) {  // returns an index into q_
         return s - least(s / 2, T::q_spilled) - least((s + 1) / 2, kFirstSteps);
     }
 
-    // Queries of step s; `loaded` if they are spilled and have been reloaded.
+    // Returns the queries of step s: `loaded` if they are spilled and have been reloaded.
     __device__ const Operands& queries(int s, const Operands& loaded) const {
         return is_spilled(s) ? loaded : q_[kept(s)];
     }
 
-    // Whether step s of this warp is bf16 rope.
+    // Returns whether step s of this warp is bf16 rope.
     __device__ bool is_rope(int s) const {
         if (T::width == 576) return s >= 16 && bf16_rope_;
         return s >= 12 && slice_.half() == 1 && bf16_rope_;
     }
-    // Steps s and s + 1 of codes.
+    // Multiplies steps s and s + 1 of codes.
     __device__ void multiply_pair(const uint32_t (&raw)[4], int s, float (&sums)[2][2][4]) const {
         Operands a[2];
         load_pair(s, a);
@@ -303,7 +301,7 @@ private:
     Operands q_[T::k_steps - T::q_spilled];
 };
 
-// Accumulate, fp8 records: the same.
+// Value operands of fp8 records: all heads and this warp's share of the columns.
 template <class T>
 class ValueCodes {
 public:
@@ -331,7 +329,7 @@ public:
             factors_[g][1] = cuda::pack_f16(scales[2], scales[3]);
         }
     }
-    // O += P V. `a`: P of 16 heads each.
+    // Computes O += P V. `a`: P of 16 heads each.
     __device__ void accumulate(uint32_t keys, const Kind& kind, uint32_t warp, uint32_t lane,
                                const uint32_t (&a)[T::m_values][4]) {
 #pragma unroll
@@ -339,7 +337,7 @@ public:
             if (is_rope(kind.bf16_rope(), warp, kSteps * g)) add_rope(keys, lane, kSteps * g, a);
             else add_codes(keys, warp, lane, g, a);
     }
-    // Heads 16 m .. 16 m + 15.
+    // Writes heads 16 m .. 16 m + 15.
     __device__ void write(const typename T::Epilogue& out, smla_format format, uint32_t warp, uint32_t lane,
                           int m) const {
         float units[kGroups];
@@ -351,13 +349,13 @@ public:
                                 sums[m][n], units[n / kSteps]);
     }
 
-    // [16 heads, 16 columns] each: even and odd columns; of bf16 rope, the first 8 and the last 8.
+    // Sums of [16 heads, 16 columns] each: even and odd columns or, for bf16 rope, the first 8 and last 8.
     float sums[T::m_values][T::n_values][2][4] = {};
 
 private:
     static constexpr int kScaled = T::columns < T::scaled ? T::columns : T::scaled;
     static constexpr int kGroups = T::columns / kScaled,
-                         kSteps = kScaled / 16;  // of columns that share a scale
+                         kSteps = kScaled / 16;  // steps of columns that share a scale
 
     static __device__ uint32_t first_column(uint32_t warp, int g) {
         return uint32_t(T::columns) * warp + uint32_t(kScaled * g);
@@ -365,7 +363,7 @@ private:
     __device__ ValueScales value_scales(uint32_t warp, int g) const {
         return {base_ + T::value_scales_at + 8 * warp + 4 * uint32_t(g)};
     }
-    // Whether this warp's columns from 16 n on are bf16 rope.
+    // Returns whether this warp's columns are bf16 rope from column 16 n on.
     static __device__ bool is_rope(bool bf16_rope, uint32_t warp, int n) {
         return T::width == 512 && bf16_rope && int(warp) == T::value_warps - 1 && n >= T::n_values - 4;
     }
@@ -403,7 +401,7 @@ private:
             }
         }
     }
-    // Accumulates keys whose scale is out of the window, one by one, and sets their scales to 0.
+    // Accumulates keys whose scale is out of the window one by one, and sets their scales to 0.
     template <class WeightAt>
     __device__ void add_out_of_window(uint32_t codes, uint32_t lane, int g, float (&scales)[4],
                                       const WeightAt& weight_at) {
@@ -427,7 +425,7 @@ private:
     }
 
     const uint32_t base_;
-    uint32_t factors_[kGroups][2];  // relative scales of the tile: keys 2t and 2t + 1, and + 8
+    uint32_t factors_[kGroups][2];  // relative scales of the tile for keys 2t, 2t + 1, 2t + 8, 2t + 9
 };
 
 }  // namespace smla::cuda_attend

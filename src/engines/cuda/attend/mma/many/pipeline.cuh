@@ -1,5 +1,5 @@
 // Pipeline of attend_many: stages and phases of the full/empty mbarriers of keys and of weights, and the
-// hand-over of the queries.
+// synchronization of the queries.
 #pragma once
 
 #include "engines/cuda/attend/mma/many/config.h"
@@ -9,8 +9,7 @@
 
 namespace smla::cuda_attend {
 
-// Stage t % Count and phase parity t / Count % 2 of tile t in one register; t itself if Count is a power of
-// two.
+// Stage t % Count and phase parity t / Count % 2 of tile t in one register, or t if Count is a power of two.
 template <int Count>
 struct PipelineState {
     static constexpr bool counter = (Count & (Count - 1)) == 0;
@@ -18,7 +17,7 @@ struct PipelineState {
 
     __device__ uint32_t stage() const { return state & (counter ? Count - 1 : 15); }
     __device__ uint32_t phase() const { return counter ? state / Count & 1 : state >> 4; }
-    __device__ uint32_t advanced(uint32_t tiles) const {  // by at most Count
+    __device__ uint32_t advanced(uint32_t tiles) const {  // `tiles` is at most Count
         const uint32_t next = state + tiles;
         return counter || (next & 15) < Count ? next : (next - Count) ^ 16;
     }
@@ -38,8 +37,7 @@ struct KeyStage : PipelineState<T::stages> {
     }
 };
 
-// Flags that a score warp publishes with its weights: accumulators must be rescaled first; the tile is all
-// holes.
+// Flags that a score warp publishes with its weights: accumulators must be rescaled; all keys are masked.
 constexpr uint32_t kRescale = 1, kAllHoles = 2;
 
 // A stage of weights.
@@ -48,39 +46,40 @@ struct WeightStage : PipelineState<T::weight_stages> {
     __device__ WeightStage after(uint32_t tiles) const { return {this->advanced(tiles)}; }
     __device__ WeightStage previous() const {
         return after(T::weight_stages - 1);
-    }  // the stage, not the phase
+    }  // returns the previous stage with an undefined phase
     __device__ uint32_t full(uint32_t base) const {
         return base + uint32_t(T::weight_barriers_at) + sizeof(WeightBarriers) * this->stage();
     }
     __device__ uint32_t empty(uint32_t base) const { return full(base) + offsetof(WeightBarriers, empty); }
-    // The next tile is scored. Value warps wait for it before they accumulate, so that their products run
-    // during the exchange and softmax of the score warps and not beside their products (64 heads: 9 %
+    // mbarrier: the next tile is scored. Value warps wait for it before they accumulate, so that their
+    // products overlap the exchange and softmax of the score warps, not their products (64 heads: 9 %
     // faster).
     __device__ uint32_t scored(uint32_t base) const { return full(base) + offsetof(WeightBarriers, scored); }
-    // 32 bytes per head. 16-byte chunk c of head h is at c ^ (h / 4 & 1): 8 rows fall into 8 bank groups.
+    // Returns the address of 16-byte chunk c of head h, at c ^ (h / 4 & 1) of the head's 32 bytes: 8 rows
+    // fall into 8 bank groups.
     __device__ uint32_t weights(uint32_t base, int head, int chunk) const {
         return base + uint32_t(T::weights_at + head * 32 + ((chunk ^ (head >> 2 & 1)) << 4)) +
                this->stage() * uint32_t(T::weights_bytes);
     }
-    // Where a lane of a score warp stores its weights of head lane / 4, keys 0 to 7. Keys 8 to 15 are at ^
-    // 16, head + 8 at + 256.
+    // Returns the address at which a lane of a score warp stores its weights of head lane / 4, keys 0 to 7.
+    // Keys 8 to 15 are at ^ 16, head + 8 at + 256.
     __device__ uint32_t weights_of_lane(uint32_t base, uint32_t warp, uint32_t lane) const {
         return base + uint32_t(T::weights_at) + this->stage() * uint32_t(T::weights_bytes) + 512 * warp +
                (lane / 4 * 32 | (lane & 16) | lane % 4 * 4);
     }
-    __device__ uint32_t factor(uint32_t base, int head) const {  // rescales the accumulators
+    __device__ uint32_t factor(uint32_t base, int head) const {  // factor that rescales the accumulators
         return base + uint32_t(T::factors_at + 4 * head) + this->stage() * uint32_t(4 * T::heads);
     }
     static __device__ uint32_t output_factor(uint32_t base, int head) {
         return base + uint32_t(T::factors_at + 4 * (T::weight_stages * T::heads + head));
     }
-    __device__ uint32_t flags(uint32_t base) const {  // a byte per score warp
+    __device__ uint32_t flags(uint32_t base) const {  // one byte per score warp
         return base + uint32_t(T::flags_at) + 4 * this->stage();
     }
 };
 
-// Arrivals at `full` of a stage of keys: every thread that copies, and for each row one of them once more
-// when it has stored the row's byte of the mask; or every warp that has decoded its rows.
+// Number of arrivals at `full` of a stage of keys: every copying thread, and one thread per row again when it
+// has stored the row's byte of the mask. For decoded rows, every warp that has decoded its rows arrives.
 template <class T>
 constexpr int kCopyArrivals = T::decoded ? T::copy_lanes* T::keys / 32 : (T::copy_lanes + 1) * T::keys;
 
@@ -100,13 +99,13 @@ __device__ void init_barriers(uint32_t base) {
     }
 }
 
-// One arrival for a warp, after what all of its lanes have done.
+// Arrives once for a warp, after the preceding accesses of all its lanes.
 __device__ inline void arrive_as_warp(uint32_t barrier, uint32_t lane) {
     __syncwarp();
     if (lane == 0) cuda::mbarrier_arrive(barrier);
 }
 
-// Hand-over of the queries: value warps load them, score warps read them, and only then may tiles overwrite
+// Synchronization of the queries: value warps load them, score warps read them, and then tiles overwrite
 // them.
 template <class T>
 using ManyQueries = QueryTile<T::width, T::query_rows>;
@@ -118,8 +117,9 @@ template <class T>
 __device__ inline void wait_queries_loaded() {
     cuda::named_barrier<T::threads>(id(Barrier::queries_loaded));
 }
+// Also waits for the other score warps, because spills overwrite queries.
 template <class T>
-__device__ inline void finish_queries_taken() {  // waits for the other score warps: spills overwrite queries
+__device__ inline void finish_queries_taken() {
     cuda::named_barrier_arrive<T::threads>(id(Barrier::queries_taken));
     cuda::named_barrier<32 * T::score_warps>(id(Barrier::score_warps));
 }
@@ -128,13 +128,13 @@ __device__ inline void wait_queries_taken() {
     cuda::named_barrier<T::threads>(id(Barrier::queries_taken));
 }
 
-// Which keys of a tile are no holes: a byte each.
+// Validity mask of the keys of a tile, one byte each.
 struct Mask {
     uint4 bytes;
     __device__ explicit Mask(uint32_t at) : bytes(cuda::load_shared_4(at)) {}
     __device__ bool any() const { return bytes.x | bytes.y | bytes.z | bytes.w; }
     __device__ bool all() const { return (bytes.x & bytes.y & bytes.z & bytes.w) == 0x01010101; }
-    // Bit 2 n + c: key 8 n + 2 * (lane % 4) + c is a hole.
+    // Returns bits of masked keys: bit 2 n + c for key 8 n + 2 * (lane % 4) + c.
     __device__ uint32_t holes(uint32_t lane) const {
         const uint32_t shift = 16 * (lane & 1);
         const uint32_t first = (lane & 2 ? bytes.y : bytes.x) >> shift;

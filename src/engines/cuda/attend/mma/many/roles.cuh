@@ -12,12 +12,12 @@ namespace smla::cuda_attend {
 template <class T>
 using ManyTiles = KeyTiles<T::keys, T::row_slots>;
 
-// What a thread copies of a tile: every Lanes-th chunk of one row, from `chunk` on.
+// A thread's share of the copies of a tile: every Lanes-th chunk of one row, starting at `chunk`.
 struct CopyLane {
     uint32_t row, chunk;
 };
 
-// `Lanes` neighbouring threads of the value warps copy a row. Recomputed at each use to save registers.
+// Returns the share of this thread: `Lanes` neighboring threads copy a row. Recomputed to save registers.
 template <class T, int Lanes>
 __device__ inline CopyLane copy_lane() {
     const uint32_t thread = cuda::keep(threadIdx.x) - 32 * T::score_warps, group = thread / Lanes % T::keys;
@@ -27,8 +27,8 @@ __device__ inline CopyLane copy_lane() {
     return {row, thread % Lanes};
 }
 
-// Producer side of the value warps: cp.async of key tiles into the ring of stages. The threads form teams,
-// which take tiles in turn.
+// Producer role of the value warps: cp.async of key tiles into the ring of stages. The threads form teams,
+// which process tiles in rotation.
 template <class T>
 class Producer {
 public:
@@ -40,7 +40,8 @@ public:
     }
     static __device__ ManyQueries<T> queries(uint32_t base) { return {base + uint32_t(T::query_tile_at)}; }
 
-    // Tile 0 is copied beside the queries, the others once the score warps have taken these.
+    // Copies tile 0 while the queries are loaded, and other tiles after the score warps have read the
+    // queries.
     __device__ void prologue(smla_format format) {
         for (int i = 0; i < kRowsAhead; ++i) fetch(team() + i * kTeams);
         wait_copies<0>();
@@ -53,16 +54,16 @@ public:
         for (int t = 1; t < T::ahead; ++t) load_tile(t, stage = stage.after(1));
         if constexpr (T::decoded) decode_tile<kLater>(1, KeyStage<T>().after(1));
     }
-    // Starts the copy of tile t into its stage, if it is this team's.
+    // Starts the copy of tile t into its stage, if the tile belongs to this team.
     __device__ void load_tile(int t, const KeyStage<T>& stage) {
         if (t >= tiles_.count() || t % kTeams != team()) {
-            if constexpr (T::decoded && kLater > 0) cuda::cp_async_commit();  // decode_tile counts on it
+            if constexpr (T::decoded && kLater > 0) cuda::cp_async_commit();  // decode_tile counts groups
             return;
         }
-        wait_copies<kRowsAhead - 1>();  // the row numbers
+        wait_copies<kRowsAhead - 1>();  // for the row numbers
         wait_until_empty(stage);
         const CopyLane lane = copy_lane<T, T::copy_lanes>();
-        const BlockSource source = tiles_.source(t);  // all fields at once: one wait
+        const BlockSource source = tiles_.source(t);  // all fields together, so that loads wait once
         const BlockSource::Row row = tiles_.row(t, int(lane.row), source);
         if constexpr (T::coded) {
             const uint32_t to = stage.keys(base_) + lane.row * T::pitch;
@@ -78,7 +79,7 @@ public:
         publish_tile(stage.full(base_), stage.mask(base_), lane, row.valid);
         fetch(t + kRowsAhead * kTeams);
     }
-    // Decodes tile t, if it is this team's, and arrives at `full`. Later: tiles that the team has loaded
+    // Decodes tile t, if it belongs to this team, and arrives at `full`. Later: tiles that the team loaded
     // since.
     template <int Later>
     __device__ void decode_tile(int t, const KeyStage<T>& stage) {
@@ -91,47 +92,49 @@ public:
         else decode_row<Mxfp8Group, 2>(place, lane.row, lane.chunk);
         arrive_as_warp(stage.full(base_), threadIdx.x % 32);
     }
-    // Called before the value products of tile t: starts the copies of tile t + ahead and decodes tile
-    // t + ahead - 1, whose team has loaded nothing since, or one tile if all warps are one team.
+    // Starts the copies of tile t + ahead and decodes tile t + ahead - 1. Called before the value products of
+    // tile t. The team of tile t + ahead - 1 has loaded nothing since, or one tile if all warps are one team.
     __device__ void produce(int t, const KeyStage<T>& stage) {
         load_tile(t + T::ahead, stage.after(T::ahead));
         if constexpr (T::decoded) decode_tile<kLater>(t + T::ahead - 1, stage.after(T::ahead - 1));
     }
 
 private:
-    static constexpr uint32_t kFirst = 32 * T::score_warps;  // thread of the value warps
+    static constexpr uint32_t kFirst = 32 * T::score_warps;  // first thread of the value warps
     static constexpr int kTeamThreads = T::keys * T::copy_lanes, kTeams = 32 * T::value_warps / kTeamThreads;
     // Prefetch depth of row numbers, in tiles of a team. cp.async completes in issue order, so waiting for
-    // row numbers also waits for older tiles, all of them before t: t + ahead - kTeams * kRowsAhead < t.
+    // row numbers also waits for older tiles. All of these precede t: t + ahead - kTeams * kRowsAhead < t.
     static constexpr int kRowsAhead = T::ahead / kTeams + 1;
-    static constexpr int kLater = kTeams == 1;  // tiles that a team loads between copies and decoding of one
+    static constexpr int kLater = kTeams == 1;  // tiles that a team loads between copying and decoding a tile
     static_assert(T::ahead == 3 || !T::decoded);         // tiles 0 and 1 are decoded in the prologue
-    static_assert(kTeams * kRowsAhead <= T::row_slots);  // a slot is read before it is written again
+    static_assert(kTeams * kRowsAhead <= T::row_slots);  // a slot is read before it is overwritten
 
-    static __device__ uint32_t first_query() {  // of this warp
+    static __device__ uint32_t first_query() {  // returns the first query of this warp
         return (cuda::keep(threadIdx.x) - kFirst) / 32 * T::query_rows;
     }
-    // One thread per row stores the row's byte of the mask. Arrives at `full` once this thread's copies are
-    // done, unless the tile is to be decoded.
+    // Arrives at `full` when this thread's copies are done, unless the tile must be decoded. One thread per
+    // row stores the row's byte of the mask.
     __device__ void publish_tile(uint32_t full, uint32_t mask, const CopyLane& lane, bool valid) {
         if constexpr (!T::decoded) cuda::mbarrier_arrive_after_copies(full);
         if (lane.chunk == 0) {
             cuda::store_shared_byte(mask + lane.row, valid);
             if constexpr (!T::decoded) cuda::mbarrier_arrive(full);
         }
-        __syncwarp();  // the row number is read; fetch() may overwrite it
+        __syncwarp();  // the row number is read, so fetch() may overwrite it
     }
-    __device__ void fetch(int t) {  // all lanes of a row fetch the same number: cheaper than a branch
+    // Fetches a row number. All lanes of a row fetch the same number, which is cheaper than a branch.
+    __device__ void fetch(int t) {
         tiles_.fetch(t, int(copy_lane<T, T::copy_lanes>().row));
         cuda::cp_async_commit();
     }
-    // Waits for all but the last `Pending` groups of copies of this warp.
+    // Waits for all except the last `Pending` groups of copies of this warp.
     template <int Pending>
     __device__ void wait_copies() {
         cuda::cp_async_wait<Pending>();
         __syncwarp();
     }
-    // Passes at once in a stage's first use: the phase before a barrier's first counts as over.
+    // Waits until a stage is empty. Returns immediately in a stage's first use, because the phase before the
+    // first phase of an mbarrier counts as completed.
     __device__ void wait_until_empty(const KeyStage<T>& stage) {
         cuda::mbarrier_wait(stage.empty(base_), stage.phase() ^ 1);
     }
@@ -141,15 +144,15 @@ private:
     const uint32_t base_;
 };
 
-// Score warps: S = Q K^T for every key, softmax, weights to shared memory.
+// Score warps: compute S = Q K^T for every key and the softmax, and write the weights to shared memory.
 template <class T>
 class ScoreRole {
 public:
     __device__ ScoreRole(const Arguments& args, uint32_t base)
         : args_(args),
           base_(base),
-          // through a shuffle with fp8, where registers are so short that ptxas would reread the special
-          // register at each use
+          // a shuffle with fp8: registers are so scarce that ptxas would reread the special register at each
+          // use
           warp_(T::coded ? __shfl_sync(~0u, threadIdx.x / 32, 0) : cuda::keep(threadIdx.x / 32)),
           lane_(T::coded ? __shfl_sync(~0u, threadIdx.x % 32, threadIdx.x % 32)
                          : cuda::keep(threadIdx.x % 32)),
@@ -167,7 +170,7 @@ public:
         for (int t = 0; t < tiles.count(); ++t, stage = stage.after(1)) {
             typename WarpMma::Early early;
             mma_.load_early(tiles.source(t), early);
-            // tested early: the result arrives during the wait for keys
+            // tested early, so that the result arrives during the wait for keys
             const bool free = !T::coded && cuda::mbarrier_over(weights.empty(base_), weights.phase() ^ 1);
             cuda::mbarrier_wait(stage.full(base_), stage.phase());
             mma_.load_first(stage.keys(base_), early);
@@ -175,7 +178,7 @@ public:
             const bool any = mask.any(), all = mask.all();
             float s[2][2][4];
             if (any) mma_.multiply(stage.keys(base_), early, s);
-            // read again: saves four registers during the products
+            // read again, which saves four registers during the products
             const uint32_t holes = all ? 0 : Mask(stage.mask(base_)).holes(lane());
             arrive_as_warp(stage.empty(base_), lane());
             if (t > 0 && lane() == 0) cuda::mbarrier_arrive(weights.previous().scored(base_));
@@ -206,21 +209,22 @@ public:
 private:
     using WarpMma = std::conditional_t<T::coded, ScoreCodes<T>, ScoreRows<T>>;
 
-    // With fp8, values derived from these are recomputed at each use instead of kept across the loop.
+    // With fp8, values derived from warp_ and lane_ are recomputed at each use instead of kept across the
+    // loop.
     __device__ uint32_t warp() const { return T::coded ? cuda::keep(warp_) : warp_; }
     __device__ uint32_t lane() const { return T::coded ? cuda::keep(lane_) : lane_; }
 
-    // Head r of a lane within the block, of those that this warp owns.
+    // Returns head r of a lane within the block, among the heads whose softmax this warp computes.
     __device__ int head(uint32_t lane, int r) const { return int(16 * warp() + lane / 4) + 8 * r; }
 
-    // Adds the partner warp's half-width products to ours and sends it the heads it owns; if shared memory is
-    // short, half goes into the partner's weight slot, which only the partner overwrites.
+    // Adds the partner warp's half-width products to this warp's and sends it the products of its heads. If
+    // shared memory is short, half is written to the partner's weight slot, which no other warp overwrites.
     __device__ void exchange(const WeightStage<T>& weights, float (&s)[2][2][4]) {
         const uint32_t warp = this->warp(), lane = this->lane();
         const uint32_t of_lane = base_ + 16 * lane, own = of_lane + warp * T::exchange_bytes,
                        other = of_lane + (warp ^ 1) * T::exchange_bytes;
         const uint32_t slot = weights.stage() * uint32_t(T::weights_bytes) + T::weights_at;
-        // where the warp at `here` puts half n of what it sends to the warp at `there`
+        // Returns the address at which the warp at `here` stores half n of products for the warp at `there`.
         const auto sent = [&](uint32_t here, uint32_t there, uint32_t n) {
             if (T::exchange_bytes == 1024) return here + T::exchange_at + 512 * n;
             return n == 0 ? there + slot : here + T::exchange_at;
@@ -249,7 +253,7 @@ private:
     __device__ void publish_weights(WeightStage<T>& weights, float (&s)[2][4]) {
         float rescale[2];
         const bool moved = softmax_.update(s, rescale);
-        if (T::exchange_bytes < 1024) __syncwarp();  // all lanes have read what the partner sent there
+        if (T::exchange_bytes < 1024) __syncwarp();  // all lanes have read the partner's products
         const uint32_t lane = this->lane(), at = weights.weights_of_lane(base_, this->warp(), lane);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -274,8 +278,8 @@ private:
     WarpMma mma_;
 };
 
-// Value warps, accumulate: O += P V for all heads of the block and a share of the columns; they are also the
-// producers. At the end, the epilogue.
+// Value warps: compute O += P V for all heads of the block and a share of the columns. They also perform the
+// producer role and, at the end, the epilogue.
 template <class T>
 class AccumulateRole {
 public:
@@ -293,7 +297,7 @@ public:
         for (int t = 0; t < tiles.count(); ++t, stage = stage.after(1), weights = weights.after(1)) {
             producer.produce(t, stage);
             const typename WarpMma::Kind kind(tiles.source(t));
-            // whoever sees the weights sees the keys they come from
+            // A warp that sees the weights also sees the keys that they belong to.
             cuda::mbarrier_wait(weights.full(base_), weights.phase());
             const uint32_t flags = cuda::load_shared(weights.flags(base_));
             const bool last = t + 1 == tiles.count();
@@ -303,7 +307,7 @@ public:
         }
     }
 
-    // Through the memory of keys and queries, which nobody reads any more.
+    // Writes the output through the memory of keys and queries, which no thread reads any more.
     __device__ void epilogue(const Arguments& args, const TileScheduler& scheduler,
                              const WorkTile& work) const {
         const smla_format format = first_format(args);
@@ -332,13 +336,13 @@ private:
         release(weights, last);
         mma_.accumulate(keys, kind, warp_, lane_, a);
     }
-    // The weights are in registers; their stage is freed once the next tile is scored. Earlier, score warps
-    // could run ahead by a phase of `scored`.
+    // Frees the stage of the weights, which are in registers, after the next tile is scored. If it were freed
+    // earlier, score warps could run ahead by a phase of `scored`.
     __device__ void release(const WeightStage<T>& weights, bool last) {
         if (!last) cuda::mbarrier_wait(weights.scored(base_), weights.phase());
         arrive_as_warp(weights.empty(base_), lane_);
     }
-    // Byte w of the flags: score warp w asks to rescale the accumulators of its heads.
+    // Multiplies accumulators by their factors. Byte w of the flags: score warp w has new factors.
     __device__ void rescale(const WeightStage<T>& weights, uint32_t flags) {
 #pragma unroll
         for (int i = 0; i < 2 * T::m_values; ++i) {

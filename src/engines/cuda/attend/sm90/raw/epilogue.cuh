@@ -1,4 +1,4 @@
-// Epilogue of attend on Hopper with few heads: joins the warps' sums and writes the results of a block.
+// Epilogue of attend on Hopper over raw records: joins the warps' sums and writes the results of a block.
 #pragma once
 
 #include "engines/cuda/attend/epilogue.cuh"
@@ -22,9 +22,9 @@ public:
           group_smem_(consumer.group_smem()),
           rows_(base + offsetof(Smem<Shape>, records)) {}
 
-    // A call of few tokens runs this code once and waits for its instructions, so it is short. Results of one
-    // warpgroup go through shared memory, where records were: so stores are row-wise, and one loop serves all
-    // types.
+    // Writes the results. A call of few tokens runs this code once and waits for its instructions, so the
+    // code is short. A block of one warpgroup writes results through the shared memory of records, so that
+    // stores are row-wise and one loop supports all types.
     __device__ void run() const {
         if (Shape::tile_groups > 1) join();
         if (tasks_.splits() > 1) return store_split();
@@ -51,7 +51,7 @@ private:
         return consumer_.first_group_smem() + uint32_t(offsetof(Group, factors));
     }
     __device__ bool writes_statistics() const { return consumer_.group() == 0 && thread() < Shape::heads; }
-    // For all that have sums of the block's heads.
+    // Waits for all threads that have sums of the block's heads.
     __device__ void wait() const {
         if constexpr (Shape::tile_groups == 1) cuda::named_barrier<kWarpgroup>(consumer_.barrier());
         else cuda::named_barrier<Shape::consumers>(kJoinBarrier);
@@ -73,8 +73,9 @@ private:
             cuda::store_shared(at + offsetof(Group, most), most);
         }
     }
-    // Adds up two warpgroups that took tiles in turn: each keeps half of the columns, as its first four
-    // groups of 64, adds the other's sums to them and hands over its own sums of the other half.
+    // Adds the sums of two warpgroups with alternate tiles. Each keeps half of the columns as its first four
+    // groups of 64, adds the other's sums to them and passes its sums of the other half to the other
+    // warpgroup.
     __device__ void join() const {
         store_sums();
         wait();  // peaks and sums of both groups are stored, and all threads have finished reading records
@@ -139,7 +140,7 @@ private:
         return {four.x * factor, four.y * factor, four.z * factor, four.w * factor};
     }
 
-    // Partial sums: the lanes of a head fill sectors.
+    // Stores partial sums: the lanes of a head fill sectors.
     __device__ void store_split() const {
         const float by = cache_scale();
         const int first = task_.head + consumer_.first_head();
@@ -154,7 +155,7 @@ private:
         if (Shape::tile_groups == 1) store_sums(), wait();
         if (writes_statistics()) store_head_statistics(uint32_t(thread()));
     }
-    // The lane's neighbouring columns of a head, at once: in pairs one token took 6 % longer.
+    // Stores the lane's neighboring columns of a head together; pairs take 6 % longer for one token.
     __device__ void store_run(float* to, int m, int j, float by) const {
         const auto value = [&](int c) { return consumer_.o[m][Lane::product(j, c)] * by; };
         if constexpr (Lane::run == 4)
@@ -188,8 +189,7 @@ private:
         first.any += second.any;
         return first;
     }
-    // Writes a head's statistics and returns the factor of its output row; 0 for a split, whose sums are
-    // stored.
+    // Writes a head's statistics and returns the factor of its output row; 0 for a split, which stores sums.
     __device__ float store_head_statistics(uint32_t in_block) const {
         const int head = task_.head + int(in_block);
         if (head >= int(args_.q.shape[1])) return 0;
@@ -233,7 +233,7 @@ private:
             make_uint2(pack_half(bf16, four.x, four.y), pack_half(bf16, four.z, four.w));
     }
 
-    // From registers, two columns at a time: there is no room for the rows of two warpgroups.
+    // Stores two columns at a time from registers: rows of two warpgroups do not fit in shared memory.
     __device__ void store_pairs() const {
         wait();
         const int first = consumer_.first_head();
@@ -257,12 +257,12 @@ private:
     // Returns the first of the lane's columns.
     __device__ int first_column() const { return int(consumer_.group()) * 64 * kHalf + consumer_.column(); }
 
-    // Groups of 64 columns: half of all, and those that a warpgroup stores.
+    // Number of groups of 64 columns: half of all, and per warpgroup that stores them.
     static constexpr int kHalf = 4, kColumns = 8 / Shape::tile_groups;
-    // Shared memory of join(): four values of each thread, and all that a warpgroup hands over.
+    // Bytes of shared memory for join(): four values of each thread, and all sums that a warpgroup passes.
     static constexpr uint32_t kPart = 16 * kWarpgroup, kJoined = kPart * kHalf * Shape::pairs;
     static_assert(Shape::tile_groups == 1 || 2 * kJoined <= sizeof(Smem<Shape>::records));
-    static constexpr uint32_t kRowPitch = 4 * kValueWidth + 32;  // rows h and h + 2: other banks
+    static constexpr uint32_t kRowPitch = 4 * kValueWidth + 32;  // rows h and h + 2 use different banks
     static_assert(Shape::head_parts > 1 || Shape::heads * kRowPitch <= sizeof(Smem<Shape>::records));
     const Arguments& args_;
     const Tasks& tasks_;

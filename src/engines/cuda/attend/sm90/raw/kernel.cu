@@ -1,44 +1,44 @@
-// attend on Hopper over raw records: fp8_656, fp8_528, fp8_576 or fp8_512, whose codes become operands in
-// registers. For up to 32 heads, for more while tokens are few, and where keys may not be rounded
-// (schedule.cpp).
+// attend on Hopper over raw records (fp8_656, fp8_528, fp8_576 or fp8_512), whose codes become operands in
+// registers. The kernel processes calls of up to 32 heads, calls of more heads if tokens are few, and calls
+// whose keys may not be rounded (schedule.cpp).
 //
-// Maths     S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
+// Math      S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
 //           O += P V, where V is the first 512 columns of K. 16 heads are rows of mma.sync m16n8k16, 32 the
 //           columns of wgmma m64n32k16, which multiplies the transposes: S^T = K Q^T, O^T += V^T P.
 // Operands  Keys are f16(code), exactly, in both products. Scores: sums of 128 columns are multiplied by
-//           their scale in f32. Rope: bf16. Values: each 128 columns have their own weights, f16(P * scale).
+//           their scale in f32. Rope: bf16. Values: each 128 columns have separate weights, f16(P * scale).
 //           A tile with a scale above 1 or below 2^-17, with which f16 weights would overflow or lose bits,
-//           multiplies code * scale as the sum of two bf16 with P in bf16. A cache with one scale: P in f16,
-//           and the scale in the unit of logits and results.
-// Tile      16, 32 or 64 heads x 64 keys. A block takes one split of one token.
+//           multiplies code * scale as the sum of two bf16 with P in bf16. For a cache with one scale, P is
+//           f16, and logits and results are multiplied by the scale.
+// Tile      16, 32 or 64 heads x 64 keys. A block processes one split of one token.
 // Roles
 //   consumer  a warpgroup: scores, softmax and values of its tiles and heads (consumer.cuh; mma_consumer.cuh
 //             multiplies 16 heads, wgmma_consumer.cuh 32). A block has two.
-//             With 64 heads, each has 32, and they share only records. With 16 or 32 heads, they take tiles
-//             in turn with all heads, also share queries, and add up their sums at the end (Epilogue::join).
-//             For 16 heads there is also a block of one warpgroup.
+//             With 64 heads, each has 32, and both share only records. With 16 or 32 heads, they process
+//             alternate tiles with all heads, also share queries, and add their sums at the end
+//             (Epilogue::join). For 16 heads, there is also a block of one warpgroup.
 //   producer  four warps (producer.cuh): one bulk copy per record, as many tiles ahead as there are stages.
 // Shared    config.h (Smem): queries | weights of a tile for each consumer | two to four stages of raw
-//           records. fp8_656 takes 110 KiB with one warpgroup, so that a multiprocessor has two
+//           records. fp8_656 takes 110 KiB with one warpgroup, so that a multiprocessor runs two
 //           blocks, and 199 to 204 KiB with two.
 // mbarriers
-//   full          of tile t, t modulo their number (Shape::fulls). Arrive: each producer, with its records'
-//                 bytes. Wait: the tile's consumers.
-//   empty[stage]  arrive: all warps that the tile is for, when they have read values. Wait: producers.
+//   full          of tile t: number t modulo Shape::fulls. Arrive: each producer, with its records' bytes.
+//                 Wait: the tile's consumers.
+//   empty[stage]  arrive: all warps that process the tile, when they have read values. Wait: producers.
 // Named barriers (config.h)
-//   consumer, of each warpgroup, once per tile: all weights are in shared memory. It also tells whether a
-//   weight passed 2^15; then peaks rise and weights are stored again. With scales also before they are
-//   stored: the weights of the tile before have been read.
-//   producers, once: mbarriers are initialised. They do not wait for the consumers' queries.
-//   start, once. Arrive: producers. Wait: consumers, with queries.
-//   join, where warpgroups take tiles in turn: both are done with their tiles, then with what they hand over.
+//   consumer, for each warpgroup, once per tile: all weights are in shared memory. It also reports whether a
+//   weight exceeded 2^15; if so, peaks rise and weights are stored again. With scales, also before the
+//   weights are stored: the weights of the previous tile have been read. producers, once: mbarriers are
+//   initialized. Producers do not wait for the consumers' queries. start, once. Arrive: producers. Wait:
+//   consumers, with queries. join, with alternate tiles: both warpgroups have finished their tiles, then the
+//   sums that they exchange.
 // Registers One warpgroup: 128 per thread at the start, then 216 of consumers (64 of O, 32 of products, 32 of
 //           operands) and 40 of producers; two: 168, then 216 and 40, or 240 and 24 for 32 heads each.
 // Why       Few heads are bound by memory, and by the time that a block of few tiles takes to begin and end.
-//           A word of codes feeds the operands of all heads, and no converted key is stored. For 16 heads
-//           mma.sync computes no padding, and a lane has four neighbouring columns of a head to store: one
-//           token takes 8 % less than by wgmma. One warpgroup waits for its own products and barriers: two
-//           blocks, or two warpgroups, fill each other's gaps.
+//           A word of codes feeds the operands of all heads, and no converted key is stored. For 16 heads,
+//           mma.sync computes no padding, and a lane stores four neighboring columns of a head: one token
+//           takes 8 % less than with wgmma. A single warpgroup waits for its own products and barriers, so
+//           two blocks, or two warpgroups, fill each other's gaps.
 // Results   docs/kernels/cuda_attend.md.
 #include "engines/cuda/attend/arguments.cuh"
 #include "engines/cuda/attend/sm90/raw/epilogue.cuh"
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::resident)
     cuda::named_barrier<Shape::threads>(kStartBarrier);
     ConsumerOf<Shape> consumer(base, group);
     consumer.attend(tiles.count());
-    // Computed again: kept through the loop it takes a register that there is not.
+    // Computed again, because no register is free to keep it through the loop.
     Task finished(tasks, int(cuda::keep(blockIdx.x)), Shape::block_heads);
     finished.head += first_head;
     Epilogue<Shape, ConsumerOf<Shape>>(args, tasks, finished, consumer, base).run();

@@ -1,4 +1,4 @@
-// Consumer of 16 heads, which are the rows of mma.sync m16n8k16: how it multiplies.
+// Consumer of 16 heads, which are the rows of mma.sync m16n8k16.
 #pragma once
 
 #include "engines/cuda/attend/sm90/raw/consumer.cuh"
@@ -7,19 +7,19 @@
 namespace smla::cuda_attend::sm90::raw {
 
 // With g = lane / 4 and t = lane % 4, a lane's products belong to heads g and g + 8 (elements 0, 1 and 2, 3),
-// and to keys 8 n + 2 t and + 1 of the warp's 16. Its values are of columns 4 t to 4 t + 3: elements 0 to 3
-// of even ones, 4 to 7 of odd ones.
+// and to keys 8 n + 2 t and + 1 of the warp's 16. Its values belong to columns 4 t to 4 t + 3: elements 0 to
+// 3 to even columns, 4 to 7 to odd columns.
 struct MmaLane {
     static constexpr int heads = 2;
-    static constexpr int run = 4;                        // neighbouring columns, and products of a head
-    static constexpr int first_step = 1, last_step = 2;  // between lanes that have the same heads
+    static constexpr int run = 4;                        // neighboring columns, and products of a head
+    static constexpr int first_step = 1, last_step = 2;  // steps between lanes with the same heads
     static __device__ int first_head(int lane) { return lane / 4; }
     static constexpr int head_step(int j) { return 8 * j; }
     static constexpr int head_of(int product) { return product % 4 / 2; }
     static __device__ int first_key(int lane) { return 2 * (lane % 4); }
     static constexpr int key_step(int product) { return 8 * (product / 4) + product % 2; }
     static __device__ int first_column(int lane) { return 4 * (lane % 4); }
-    // Index of the lane's product c with head j; among sums of values, of its column c.
+    // Returns the index of the lane's product c with head j or, among sums of values, of its column c.
     static constexpr int product(int j, int c) { return c % 2 * 4 + 2 * j + c / 2; }
 };
 
@@ -29,8 +29,8 @@ class MmaConsumer : public Consumer<Shape, MmaLane, MmaConsumer<Shape>> {
     friend Base;
     using Base::queries_, Base::lane_, Base::warp_, Base::kProducts;
     static_assert(Shape::heads == 16);
-    static constexpr uint32_t kBatches = Shape::batches;        // of 32 columns
-    static constexpr uint32_t kScales = Shape::scaled ? 4 : 1;  // of a key
+    static constexpr uint32_t kBatches = Shape::batches;        // batches of 32 columns
+    static constexpr uint32_t kScales = Shape::scaled ? 4 : 1;  // scales of a key
 
 public:
     using Base::o;
@@ -51,7 +51,7 @@ private:
         for (int j = 0; j < MmaLane::heads; ++j) peak_[j] = peak[j];
         this->publish_peaks(peak);
     }
-    // The lane's key i is the warp's key 8 (i / 2) + 2 t + i % 2.
+    // Loads the scales. The lane's key i is the warp's key 8 (i / 2) + 2 t + i % 2.
     __device__ void load_scales(uint32_t at) {
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {
@@ -61,14 +61,14 @@ private:
         }
     }
     static constexpr int key_of(int product) { return product / 4 * 2 + product % 2; }
-    // Rows of 16 columns of the queries, or of 16 keys of the weights, of a tile of 64.
+    // Loads rows of 16 columns of the queries, or of 16 keys of the weights, from a tile of 64.
     __device__ void load_rows(uint32_t tile, uint32_t k, uint32_t (&a)[4]) const {
         cuda::ldmatrix_x4(a, tile + fragment_[k]);
     }
 
-    // s = the products of codes and queries: of a cache with one scale, their sum; else rope, plus the sum
-    // over groups of 128 columns of scale * products. Two accumulators in turn, as each product waits for the
-    // one before it on its own.
+    // Computes the products s of codes and queries: with one scale per cache, their sum; otherwise, rope plus
+    // the sum over groups of 128 columns of scale * products. Two accumulators alternate, because each
+    // product waits for the previous one in its accumulator.
     __device__ void score(const Tile& tile, float (&s)[kProducts]) {
         const uint32_t at = tile.at;
         if (Shape::scaled) load_scales(at);
@@ -118,14 +118,14 @@ private:
         }
     }
 
-    // Stores the weights; true if one of the lane's passed 2^15 or is NaN.
+    // Stores the weights. Returns true if any weight of the lane exceeded 2^15 or is NaN.
     template <cuda::Half Type>
     __device__ bool weigh(const Tile& tile, const float (&s)[kProducts],
                           float (&added)[MmaLane::heads]) const {
         float w[kProducts], most = 0;
 #pragma unroll
         for (int i = 0; i < kProducts; ++i) {
-            // the product is rounded first, so that the largest cancels the peak
+            // The product is rounded first, so that the largest cancels the peak exactly.
             w[i] = cuda::exp2_fast(__fmul_rn(s[i], unit_[MmaLane::head_of(i)]) - peak_[MmaLane::head_of(i)]);
             most = cuda::max_nan(most, w[i]);
         }
@@ -153,7 +153,7 @@ private:
         cuda::stmatrix_x4(this->weights(place) + chunk_at(lane_ % 16, 2 * warp_ + lane_ / 16), p);
     }
 
-    // O += P V
+    // Computes O += P V.
     __device__ void add_values(const Tile& tile) {
         uint32_t codes[2][4], p[4][4];
         this->load_values(tile.at, 0, codes);
@@ -171,14 +171,14 @@ private:
                 cuda::mma_f16(o[m] + 4, p[k], odd[2 * k], odd[2 * k + 1]);
             }
         }
-        this->release(tile.stage);  // not before the products: an arrival does not wait for loads
+        this->release(tile.stage);  // after the products, because an arrival does not wait for loads
     }
     __device__ void load_weights(uint32_t place, uint32_t (&p)[4][4]) const {
 #pragma unroll
         for (uint32_t k = 0; k < 4; ++k) load_rows(this->weights(place), k, p[k]);
     }
 
-    // Adds the values of 16 keys in 16 of the warp's columns, given as high + low.
+    // Adds the values of 16 keys in 16 of the warp's columns, each as the sum of high and low.
     __device__ void add_split_values(uint32_t m, uint32_t k, const uint32_t (&high)[4],
                                      const uint32_t (&low)[4]) {
         uint32_t p[4];
@@ -190,9 +190,9 @@ private:
         }
     }
 
-    uint32_t fragment_[4];  // where the lane's row of 16 columns lies in a tile of 64
-    float unit_[MmaLane::heads], peak_[MmaLane::heads];  // log2 logits are products times units
-    float scales_[kScales][4];  // of the tile's columns 128 g and on and the lane's key i (load_scales)
+    uint32_t fragment_[4];  // offset of the lane's row of 16 columns in a tile of 64
+    float unit_[MmaLane::heads], peak_[MmaLane::heads];  // unit_: factors of products that yield log2 logits
+    float scales_[kScales][4];  // scales of the lane's key i for columns 128 g to 128 g + 127
 };
 
 }  // namespace smla::cuda_attend::sm90::raw

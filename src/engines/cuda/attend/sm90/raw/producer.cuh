@@ -1,4 +1,4 @@
-// Producer of attend on Hopper with few heads: a warp copies a quarter of each tile, a lane one record.
+// Producer of attend on Hopper over raw records: a warp copies a quarter of each tile, a lane one record.
 #pragma once
 
 #include "engines/cuda/attend/sm90/raw/config.h"
@@ -29,7 +29,7 @@ public:
                            full = base_ + offsetof(Shared, full) + 8 * (uint32_t(tile) % Shape::fulls);
             const uint32_t place = record_place(source_, keys_, row_);
             if (tile + 1 < tiles_) row_ = next();
-            const uint32_t valid = __ballot_sync(~0u, place != kHole);  // never of the other lanes
+            const uint32_t valid = __ballot_sync(~0u, place != kHole);  // false for lanes without a record
             cuda::mbarrier_wait(base_ + offsetof(Shared, empty) + 8 * stage,
                                 (uint32_t(tile) / kStages & 1) ^ 1);
             const uint32_t to = base_ + offsetof(Shared, records) +
@@ -49,19 +49,19 @@ private:
     static constexpr uint32_t kEach = kKeys / kProducerWarps;
     static __device__ uint32_t lane() { return threadIdx.x % 32; }
 
-    // Starts to load the row number of the next tile; -1 past the end of the list.
+    // Starts to load the row number of the next tile and returns it; -1 after the end of the list.
     __device__ int next() {
         const int row = left_ > 0 ? __ldg(at_) : -1;
         at_ += kKeys * source_.rows.stride_elems[1];
         left_ -= kKeys;
         return row;
     }
-    // The record of a hole is zeros: NaN of an older key times a weight of 0 would be NaN.
+    // Clears the record of a masked entry (-1): NaN of an earlier key times a weight of 0 would be NaN.
     static __device__ void clear(uint32_t to) {
 #pragma unroll 1
         for (uint32_t at = 0; at < uint32_t(Shape::record); at += 16)
             cuda::store_shared(to + at, make_uint4(0, 0, 0, 0));
-        cuda::fence_async_proxy();  // before a later bulk copy to the same place
+        cuda::fence_async_proxy();  // orders the zeros before a later bulk copy to the same address
     }
 
     const Source& source_;

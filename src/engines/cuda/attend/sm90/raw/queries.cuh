@@ -1,15 +1,15 @@
-// Queries of attend on Hopper with few heads: from global memory, as f16, into the order of wgmma's operand.
+// Loads the queries of attend on Hopper over raw records, as f16, in the order of the operands.
 #pragma once
 
 #include "engines/cuda/attend/sm90/raw/config.h"
 
 namespace smla::cuda_attend::sm90::raw {
 
-// The warps of a consumer warpgroup, or of both if they share the heads, take four heads at a time; a lane
-// has 16 columns of each, and 8 of the last 64 of one. A head is multiplied by the power of two that brings
-// its largest value between 2^14 and 2^15. Columns 4 t + e of 16 are element 2 t + e % 2 of chunk e / 2: then
-// the word of four codes that ldmatrix gives to lane t of a key's four lanes becomes the lane's operands
-// (consumer.cuh).
+// Queries of a consumer warpgroup, or of both if they share the heads. A warp loads four heads at a time; a
+// lane loads 16 columns of each, and 8 of the last 64 columns of one. A head is multiplied by the power of
+// two that moves its largest value to between 2^14 and 2^15. Columns 4 t + e of 16 are element 2 t + e % 2 of
+// chunk e / 2, so that the word of four codes that ldmatrix delivers to lane t of a key's four lanes becomes
+// the lane's operands (consumer.cuh).
 template <class Shape>
 class Queries {
     using Group = GroupSmem<Shape>;
@@ -64,7 +64,7 @@ private:
             const bool mine = lane() / 8 == uint32_t(i);
             uint32_t largest = max_magnitude(max_magnitude(0, codes[i][0]), codes[i][1]);
             if (kWide && mine) largest = max_magnitude(largest, last);
-            // biased; at least that of 2^-100, as 2^14 / largest must be an f32
+            // Biased exponent of at least 2^-100, because 2^14 / largest must be an f32.
             const uint32_t exponent =
                 max(__reduce_max_sync(~0u, max(largest >> 16, largest & 0xffff)) >> 7, 27u);
             const float factor = __uint_as_float((127 + 14 + 127 - exponent) << 23);
@@ -87,7 +87,7 @@ private:
                                  {f16(codes[0].y, factor), f16(codes[0].w, factor), f16(codes[1].y, factor),
                                   f16(codes[1].w, factor)}};
         const uint32_t to = to_ + lane() / 4 * uint32_t(Shape::query_tile);
-        // half of the lanes store the second chunk first: other banks
+        // Half of the lanes store the second chunk first, so that lanes use different banks.
 #pragma unroll
         for (uint32_t j = 0; j < 2; ++j) {
             const bool second = (j ^ lane() / 4) & 1;
@@ -95,7 +95,7 @@ private:
                                second ? chunks[1] : chunks[0]);
         }
     }
-    // Half of 16 columns.
+    // Stores half of 16 columns.
     __device__ void store_last_codes(int head, const uint4& codes, float factor) const {
         const uint32_t chunk = lane() % 8 / 2 * 2, to = to_ + 8 * Shape::query_tile + lane() % 2 * 8;
         cuda::store_shared(to + chunk_at(uint32_t(head), chunk),

@@ -1,24 +1,24 @@
-// Consumer of 32 heads, which are columns of wgmma: how it multiplies.
+// Consumer of 32 heads, which are columns of wgmma.
 #pragma once
 
 #include "engines/cuda/attend/sm90/raw/consumer.cuh"
 
 namespace smla::cuda_attend::sm90::raw {
 
-// Keys are the first operand, in registers: rows 16 w + lane / 4 and + 8 of warp w for scores, columns
-// 16 w + 2 (lane / 4) and + 1 of each 64 for values. So a lane's products belong to two keys, or two columns,
+// Keys are the first operand, in registers: rows 16 w + lane / 4 and + 8 of warp w for scores, and columns 16
+// w + 2 (lane / 4) and + 1 of each 64 for values. A lane's products thus belong to two keys, or two columns,
 // and to heads 8 i + 2 (lane % 4) and + 1.
 struct WgmmaLane {
     static constexpr int heads = 8;
-    static constexpr int run = 2;                         // neighbouring columns, and products of a head
-    static constexpr int first_step = 4, last_step = 16;  // between lanes that have the same heads
+    static constexpr int run = 2;                         // neighboring columns, and products of a head
+    static constexpr int first_step = 4, last_step = 16;  // steps between lanes with the same heads
     static __device__ int first_head(int lane) { return 2 * (lane % 4); }
     static constexpr int head_step(int j) { return 8 * (j / 2) + j % 2; }
     static constexpr int head_of(int product) { return product / 4 * 2 + product % 2; }
     static __device__ int first_key(int lane) { return lane / 4; }
     static constexpr int key_step(int product) { return 8 * (product / 2 % 2); }
     static __device__ int first_column(int lane) { return 2 * (lane / 4); }
-    // Index of the lane's product c with head j; among sums of values, of its column c.
+    // Returns the index of the lane's product c with head j or, among sums of values, of its column c.
     static constexpr int product(int j, int c) { return j / 2 * 4 + j % 2 + 2 * c; }
 };
 
@@ -41,13 +41,13 @@ private:
     __device__ float unit_of(int j) const { return cuda::load_shared_f32(this->unit_at(j)); }
     __device__ float peak_of(int j) const { return cuda::load_shared_f32(this->unit_at(j) + kPeakAfterUnit); }
     __device__ void set_peaks(const float (&peak)[WgmmaLane::heads]) {
-        cuda::named_barrier<kWarpgroup>(barrier_);  // all have read the peaks before
+        cuda::named_barrier<kWarpgroup>(barrier_);  // all threads have read the previous peaks
         this->publish_peaks(peak);
         cuda::named_barrier<kWarpgroup>(barrier_);
     }
-    // s = the products of codes and queries: of a cache with one scale, their sum; else rope, plus the sum
-    // over groups of 128 columns of scale * products. Two accumulators in turn: that of a group is read while
-    // the next one is multiplied.
+    // Computes the products s of codes and queries: with one scale per cache, their sum; otherwise, rope plus
+    // the sum over groups of 128 columns of scale * products. Two accumulators alternate: one is read while
+    // the next group is multiplied.
     __device__ void score(const Tile& tile, float (&s)[kProducts]) {
         const uint32_t at = tile.at;
         const uint64_t queries = cuda::k_major(queries_);
@@ -88,10 +88,10 @@ private:
         cuda::wgmma_wait<0>();
         if (Shape::scaled) add_group(scales, 3, group[1], s);
     }
-    // Batches of 32 columns.
+    // Numbers of batches of 32 columns.
     static constexpr uint32_t kBatches = Shape::batches, kRope = Shape::rope_batches;
 
-    // The products of 32 columns; `first`: of those that are summed.
+    // Multiplies 32 columns; `first`: whether they are the first in the sum.
     template <cuda::Half Type>
     static __device__ void multiply(float (&sums)[kProducts], const uint32_t (&keys)[8], uint64_t queries,
                                     bool first) {
@@ -112,12 +112,12 @@ private:
             s[i] = g == 0 && !Shape::rope ? product : s[i] + product;
         }
     }
-    // Returns the address of the scales of the lane's first key; the second is 8 records further.
+    // Returns the address of the scales of the lane's first key. Its second key is 8 records further.
     __device__ uint32_t first_scales(uint32_t at) const {
         return this->scales_of(at, 16 * warp_ + lane_ / 4);
     }
 
-    // Stores the weights; true if one of the lane's passed 2^15 or is NaN.
+    // Stores the weights. Returns true if any weight of the lane exceeded 2^15 or is NaN.
     template <cuda::Half Type>
     __device__ bool weigh(const Tile& tile, const float (&s)[kProducts],
                           float (&added)[WgmmaLane::heads]) const {
@@ -130,7 +130,7 @@ private:
                         peak[2] = {__uint_as_float(of.z), __uint_as_float(of.w)};
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                // the product is rounded first, so that the largest cancels the peak
+                // The product is rounded first, so that the largest cancels the peak exactly.
                 w[n][e] = cuda::exp2_fast(__fmul_rn(s[4 * n + e], unit[e % 2]) - peak[e % 2]);
                 most = cuda::max_nan(most, w[n][e]);
             }
@@ -148,7 +148,7 @@ private:
         cuda::fence_async_proxy();
         return !(most <= 0x1p15f);
     }
-    // Times the scales of the lane's two keys.
+    // Stores weights multiplied by the scales of the lane's two keys.
     template <cuda::Half Type>
     __device__ void store_weights(uint32_t place, const float (&w)[kPairs][4], float first,
                                   float second) const {
@@ -165,7 +165,8 @@ private:
                 to + chunk_at(8 * n + lane_ / 16 * 8 + lane_ % 8, 2 * warp_ + lane_ / 8 % 2), p + 2 * n);
     }
 
-    // O += V^T P. ldmatrix.trans gives a lane the codes of columns 2 g, 2 g + 1 of keys 2 t, 2 t + 1.
+    // Computes O += V^T P. ldmatrix.trans delivers the codes of columns 2 g and 2 g + 1 of keys 2 t and 2 t +
+    // 1 to a lane.
     __device__ void add_values(const Tile& tile) {
         const uint64_t weights = cuda::k_major(this->weights(Shape::scaled ? 0 : tile.turn & 1));
         uint32_t codes[2][4], a[2][16];
@@ -189,10 +190,10 @@ private:
             cuda::wgmma_commit();
             if (m < 7) cuda::wgmma_wait<1>();
         }
-        this->release(tile.stage);  // not before the products: an arrival does not wait for loads
+        this->release(tile.stage);  // after the products, because an arrival does not wait for loads
         cuda::wgmma_wait<0>();
     }
-    // Adds the values of 16 keys in 16 of the warp's columns, given as high + low.
+    // Adds the values of 16 keys in 16 of the warp's columns, each as the sum of high and low.
     __device__ void add_split_values(uint32_t m, uint32_t k, const uint32_t (&high)[4],
                                      const uint32_t (&low)[4]) {
         const uint64_t weights = cuda::k_major(this->weights(0));
