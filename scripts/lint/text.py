@@ -3,7 +3,7 @@ import re
 
 from source import sample
 
-# Spelt in two parts, so that this file passes its own check.
+# Written in two parts, so that this file passes its own check.
 MARKS = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK")) + r")\b")
 MACHINE_PATHS = re.compile(r"(?<![\w.$}~/-])/(?:home|root|Users|work|tmp|var/tmp)(?:/\w|(?=[\s\"';:)]))")
 CONFLICT = re.compile(r"^(<{7} |>{7} |={7}$)")
