@@ -1,15 +1,14 @@
 // Combines the partial results of attend's splits.
 //
-// Maths    out = sum_s 2^(peak2_s - peak2) * partial_s, normalized; peak2 is the largest of all splits. Then
+// Math     out = sum_s 2^(peak2_s - peak2) * partial_s, normalized; peak2 is the largest of all splits. Then
 //          the sink is added to the denominator. With out_positions, the last channels are rotated back.
 // Tile     one block per token and head, 4 channels per thread. The order of the sum is fixed (8 splits,
 //          then the next 8), whether one group of 4 warps adds all splits or up to 4 groups share them.
 // Roles    every warp reduces the statistics of all splits independently, so the first barrier is for the
 //          sums of the groups.
 // Shared   per warp the weights of up to 128 splits | the sums of all groups except the first.
-// Limit    latency: two independent loads (statistics, partial sums) after the attend grid has ended. On
-// sm_90
-//          and later, this grid is launched early and waits for the attend grid.
+// Limit    latency: two independent loads (statistics, partial sums) after the attend grid has ended. This
+//          grid is launched early on sm_90 and later, and waits for the attend grid.
 #include "engines/cuda/attend/epilogue.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"

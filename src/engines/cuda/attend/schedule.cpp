@@ -137,7 +137,8 @@ size_t workspace_of(int64_t rows) {
     return arena.used();
 }
 
-// Returns the next number of splits to try. Coarser steps for the many tiles of the mma kernel save time.
+// Returns the next number of splits to try. The mma kernel has twice as many tiles, so coarser steps limit
+// the planning time.
 int next_splits(int splits, const BlockShape& shape) {
     return splits + (shape.tile_keys >= 64 || splits < 16 ? 1 : splits < 64 ? 4 : 16);
 }

@@ -1,9 +1,8 @@
 // Loads fp8 records as operands of mma.sync directly from their bytes in shared memory. Codes become f16
 // exactly. Scales multiply the products q·k and the weights instead of the codes, so no key is rounded.
 //
-// Keys    ldmatrix delivers a word of four neighboring columns to lane 4 g + t. A k-step of 16 uses them as
-// its
-//         columns 2t, 2t + 1, 2t + 8, 2t + 9; queries are stored in the same order (queries.cuh).
+// Keys    ldmatrix delivers a word of four neighboring columns to lane 4 g + t, as columns 2t, 2t + 1,
+//         2t + 8, 2t + 9 of a k-step of 16; queries are stored in the same order (queries.cuh).
 // Values  transposed ldmatrix delivers columns 2g and 2g + 1 of keys 2t and 2t + 1 to lane 4 g + t. Even
 //         columns form one operand and odd ones another, so a lane's two accumulators are neighbors.
 // Range   f16 can overflow. Queries are therefore scaled per head (QueryScale), weights are multiplied by 2^7

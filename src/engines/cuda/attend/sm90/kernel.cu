@@ -74,7 +74,7 @@ template <class Format, int Cluster>
 __device__ void init(uint32_t base) {
     for (uint32_t stage = 0; stage < 2; ++stage)
         for (uint32_t half = 0; half < 2; ++half) {
-            // Warps that store keys or, in the first half, their validity; threads that copy.
+            // Arrivals: warps that store keys or, in the first half, their validity, and threads that copy.
             const bool warps = Format::records || stage == half,
                        copies = !Format::records || (Format::rope_tile < 8 && half == 1);
             cuda::mbarrier_init(keys_full(base, stage, half), (warps ? 4 : 0) + (copies ? kWarpgroup : 0));

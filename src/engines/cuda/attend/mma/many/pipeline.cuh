@@ -79,7 +79,8 @@ struct WeightStage : PipelineState<T::weight_stages> {
 };
 
 // Number of arrivals at `full` of a stage of keys: every copying thread, and one thread per row again when it
-// has stored the row's byte of the mask. For decoded rows, every warp that has decoded its rows arrives.
+// has stored the row's byte of the mask. With decoded rows, each warp arrives once when it has decoded its
+// rows.
 template <class T>
 constexpr int kCopyArrivals = T::decoded ? T::copy_lanes* T::keys / 32 : (T::copy_lanes + 1) * T::keys;
 

@@ -58,7 +58,8 @@ constexpr float kNoPeak = -0x1p100f;  // peak before the first key: any logit ra
 // Shared memory of a consumer warpgroup.
 template <class Shape>
 struct alignas(1024) GroupSmem {
-    // Weights [heads, 64 keys]: multiplied by the scales of 128 columns each, or by parity of the tile.
+    // Weights [heads, 64 keys]. If scaled: one array per 128 columns, multiplied by their scales; else: one
+    // per parity of the tile.
     char weights[Shape::scaled ? 4 : 2][Shape::query_tile];
     float most[4][Shape::heads], sums[4][Shape::heads];  // maximum and sum per warp
     float4 heads[Shape::heads / 2];  // of two heads: factors from products to log2 logits x, y; peaks z, w

@@ -28,9 +28,10 @@
 // Named barriers (config.h)
 //   consumer, for each warpgroup, once per tile: all weights are in shared memory. It also reports whether a
 //   weight exceeded 2^15; if so, peaks rise and weights are stored again. With scales, also before the
-//   weights are stored: the weights of the previous tile have been read. producers, once: mbarriers are
-//   initialized. Producers do not wait for the consumers' queries. start, once. Arrive: producers. Wait:
-//   consumers, with queries. join, with alternate tiles: both warpgroups have finished their tiles, then the
+//   weights are stored: the weights of the previous tile have been read.
+//   producers, once: mbarriers are initialized. Producers do not wait for the consumers' queries.
+//   start, once. Arrive: producers. Wait: consumers, with queries.
+//   join, with alternate tiles: both warpgroups have finished their tiles; again, when they have stored the
 //   sums that they exchange.
 // Registers One warpgroup: 128 per thread at the start, then 216 of consumers (64 of O, 32 of products, 32 of
 //           operands) and 40 of producers; two: 168, then 216 and 40, or 240 and 24 for 32 heads each.
