@@ -23,7 +23,9 @@ protected:
 
 bool has_one_scale(smla_format format) { return format == SMLA_FP8_576 || format == SMLA_FP8_512; }
 bool few_takes(smla_format format) { return has_one_scale(format) || kit::becomes_f16(format); }
-bool many_takes(smla_format format, int64_t heads) { return heads > 32 && !has_one_scale(format); }
+bool many_takes(smla_format format, int64_t heads) {
+    return heads > (kit::becomes_f16(format) ? 32 : 16) && !has_one_scale(format);
+}
 
 // As it cuts the work itself, unsplit, and batch invariant, then also a token at a time.
 void check_kernel(Problem& problem, const std::string& kernel, const Expected& expected) {
@@ -288,6 +290,10 @@ TEST_F(Sm90Attend, RefusesWhatItDoesNotTake) {
     EXPECT_EQ(many(bad).refusal, "");
     EXPECT_TRUE(names(many(bad).lower_priority, "cuda_mma_attend is faster")) << many(bad).lower_priority;
     bad.tokens = 8;
+    EXPECT_TRUE(many(bad).chosen);
+    bad.heads = 32;  // half of each block would idle
+    EXPECT_TRUE(names(many(bad).lower_priority, "cuda_mma_attend is faster")) << many(bad).lower_priority;
+    bad.tokens = 64;
     EXPECT_TRUE(many(bad).chosen);
 }
 

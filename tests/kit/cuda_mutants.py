@@ -115,6 +115,13 @@ MUTANTS = [
         "test_gpu CudaAttend.Edges",
     ),
     Mutant(
+        "combine: a warp loads one chunk of a row again",
+        CUDA + "attend/combine.cu",
+        "sums[(split + i) * stride + c * Lanes];",
+        "sums[(split + i) * stride + (c & 2) * Lanes];",
+        "test_gpu Sm90Attend.*",
+    ),
+    Mutant(
         "combined outputs are rotated forward",
         CUDA + "attend/combine.cu",
         "cuda::turn_of(-frequency *",
@@ -259,6 +266,13 @@ MUTANTS = [
         CUDA + "select/cluster.cu",
         "above = (before & 0xffff) + __reduce_add_sync(~0u, of_block & 0xffff),",
         "above = before & 0xffff,",
+        verify("select"),
+    ),
+    Mutant(
+        "cluster: the highest differing bit is forgotten",
+        CUDA + "select/cluster.cu",
+        "return 32 - __clz(int(least ^ best));",
+        "return max(31 - __clz(int(least ^ best)), 0);",
         verify("select"),
     ),
     Mutant(

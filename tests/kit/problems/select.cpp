@@ -49,8 +49,11 @@ void compare_rows(const smla_select_args& given, int64_t columns, Comparison& ou
 class SelectProblem : public ProblemOf<Stage::select> {
 public:
     explicit SelectProblem(const Draw& draw) : ProblemOf(draw) {
-        const int64_t tokens = random.between(random.chance(0.05) ? 0 : 1, 5);
-        const int64_t columns = random.chance(0.05)   ? 0
+        const bool many = random.chance(0.01);  // rows that one block holds, and more than clusters of two
+        const int64_t tokens =
+            many ? random.between(70, 130) : random.between(random.chance(0.05) ? 0 : 1, 5);
+        const int64_t columns = many                  ? random.between(16'385, 33'000)
+                                : random.chance(0.05) ? 0
                                 : random.chance(0.25) ? random.log_between(4000, 40'000)
                                                       : random.log_between(1, 4000);
         const int64_t k = random.chance(0.3) ? random.log_between(1, 3000) : random.between(1, columns + 20);

@@ -2,8 +2,10 @@
 //
 // Math     out = sum_s 2^(peak2_s - peak2) * partial_s, normalized; peak2 is the largest of all splits. Then
 //          the sink is added to the denominator. With out_positions, the last channels are rotated back.
-// Tile     one block per token and head, 4 channels per thread. The order of the sum is fixed (8 splits,
-//          then the next 8), whether one group of 4 warps adds all splits or up to 4 groups share them.
+// Tile     a row is one head of one token. Many rows of up to 8 splits: one warp per row and 16 channels per
+//          thread, so that more rows are in flight. Other calls: one block per row, 4 channels per thread.
+//          The order of the sum is fixed (8 splits, then the next 8), whether a warp or a group of 4 warps
+//          adds all splits or up to 4 groups share them.
 // Roles    every warp reduces the statistics of all splits independently, so the first barrier is for the
 //          sums of the groups.
 // Shared   per warp the weights of up to 128 splits | the sums of all groups except the first.
@@ -21,7 +23,7 @@ namespace smla::cuda_attend {
 
 namespace {
 
-constexpr int kGroup = kValueWidth / 4, kGroups = 4, kAhead = 8, kEach = kMaxSplits / 32;
+constexpr int kGroup = kValueWidth / 4, kGroups = 4, kLoads = 8, kEach = kMaxSplits / 32;
 
 struct Combined {
     float peak2, sum, largest2;
@@ -61,37 +63,60 @@ __device__ Combined combine_statistics(const PartialStatistics* first, int64_t s
     return {peak2, cuda::warp_sum(sum), warp_max_nan(largest2), __any_sync(~0u, any != 0) != 0};
 }
 
-// Loads the partial sums of 8 splits, starting at `split`. Splits without keys have also written sums.
-__device__ void load_partials(const float4* sums, int64_t stride, int split, int splits,
-                              float4 (&part)[kAhead]) {
+// Channels of one thread if a row has `Lanes` threads: chunks of 4, which alternate between the threads.
+template <int Lanes>
+struct Chunks {
+    static constexpr int kCount = kGroup / Lanes, kAhead = kLoads / kCount;  // chunks; splits per load
+
+    float4 of[kCount];
+
+    __device__ void add(const Chunks& other) {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-        if (split + i < splits) part[i] = sums[(split + i) * stride];
-}
-__device__ float4 sum_parts(const float* weights, int split, int splits, const float4 (&part)[kAhead]) {
-    float4 sum = {};
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-        const float weight = split + i < splits ? weights[split + i] : 0.f;
-        if (weight == 0) continue;  // 0 * inf would make the sum NaN
-        sum.x += weight * part[i].x, sum.y += weight * part[i].y;
-        sum.z += weight * part[i].z, sum.w += weight * part[i].w;
+        for (int c = 0; c < kCount; ++c) {
+            of[c].x += other.of[c].x, of[c].y += other.of[c].y;
+            of[c].z += other.of[c].z, of[c].w += other.of[c].w;
+        }
     }
-    return sum;
+    __device__ void add(float weight, const Chunks& part) {
+#pragma unroll
+        for (int c = 0; c < kCount; ++c) {
+            of[c].x += weight * part.of[c].x, of[c].y += weight * part.of[c].y;
+            of[c].z += weight * part.of[c].z, of[c].w += weight * part.of[c].w;
+        }
+    }
+};
+
+// Loads the partial sums of kAhead splits, starting at `split`. Splits without keys have also written sums.
+template <int Lanes>
+__device__ void load_partials(const float4* sums, int64_t stride, int split, int splits,
+                              Chunks<Lanes> (&part)[Chunks<Lanes>::kAhead]) {
+#pragma unroll
+    for (int i = 0; i < Chunks<Lanes>::kAhead; ++i)
+        if (split + i < splits)
+#pragma unroll
+            for (int c = 0; c < Chunks<Lanes>::kCount; ++c)
+                part[i].of[c] = sums[(split + i) * stride + c * Lanes];
 }
-__device__ void add(float4& out, const float4& other) {
-    out.x += other.x, out.y += other.y, out.z += other.z, out.w += other.w;
+// Adds the loaded partial sums, multiplied by their weights.
+template <int Lanes>
+__device__ void add_parts(const float* weights, int split, int splits,
+                          const Chunks<Lanes> (&part)[Chunks<Lanes>::kAhead], Chunks<Lanes>& sum) {
+#pragma unroll
+    for (int i = 0; i < Chunks<Lanes>::kAhead; ++i) {
+        const float weight = split + i < splits ? weights[split + i] : 0.f;
+        if (weight != 0) sum.add(weight, part[i]);  // 0 * inf would make the sum NaN
+    }
 }
 
 // Adds the sums of all groups in order; only the first group receives the result.
-__device__ void reduce_groups(float4& out, const float4& own, int group, int groups) {
-    __shared__ float4 others[kGroups - 1][kGroup];
+__device__ void reduce_groups(Chunks<kGroup>& out, const Chunks<kGroup>& own, int group, int groups) {
+    __shared__ Chunks<kGroup> others[kGroups - 1][kGroup];
     const int thread = threadIdx.x % kGroup;
     if (group > 0) others[group - 1][thread] = own;
     __syncthreads();
     if (group == 0) {
-        add(out, own);
-        for (int g = 1; g < groups; ++g) add(out, others[g - 1][thread]);
+        out.add(own);
+        for (int g = 1; g < groups; ++g) out.add(others[g - 1][thread]);
     }
     __syncthreads();
 }
@@ -116,56 +141,80 @@ struct OutRotation {
     }
 };
 
-__global__ void __launch_bounds__(kGroups* kGroup, 2)
+// Writes the output of each row. Lanes: threads per row. A row of kGroup lanes has a block, whose groups
+// share the splits.
+template <int Lanes>
+__global__ void __launch_bounds__(Lanes == kGroup ? kGroups * kGroup : kGroup, Lanes == kGroup ? 2 : 6)
     combine(const __grid_constant__ Arguments args, const __grid_constant__ TileScheduler scheduler,
             const __grid_constant__ OutRotation rotation) {
-    __shared__ float weights_of_warps[kGroups * kGroup / 32][kMaxSplits];
+    using Sums = Chunks<Lanes>;
+    __shared__ float weights_of_warps[(Lanes == kGroup ? kGroups * kGroup : kGroup) / 32][kMaxSplits];
     float* const weights = weights_of_warps[threadIdx.x / 32];
-    const int64_t heads = args.q.shape[1], t = blockIdx.x / heads, h = blockIdx.x % heads;
+    const int team = threadIdx.x / Lanes, group = Lanes == kGroup ? team : 0,
+              groups = Lanes == kGroup ? blockDim.x / kGroup : 1, lane = threadIdx.x % Lanes;
+    const int64_t heads = args.q.shape[1],
+                  row = Lanes == kGroup ? blockIdx.x : int64_t(blockIdx.x) * (kGroup / Lanes) + team;
+    if (Lanes != kGroup && row >= args.q.shape[0] * heads) return;
+    const int64_t t = row / heads, h = row % heads;
     const int64_t first = t * scheduler.splits() * heads + h, stride = heads * kGroup;
-    const int group = threadIdx.x / kGroup, groups = blockDim.x / kGroup,
-              channel = 4 * (threadIdx.x % kGroup);
     const auto* const sums =
-        reinterpret_cast<const float4*>(scheduler.partials.sums + first * kValueWidth + channel);
-    float4 part[kAhead], out = {};
+        reinterpret_cast<const float4*>(scheduler.partials.sums + first * kValueWidth + 4 * lane);
+    Sums part[Sums::kAhead], out = {};
     // The previous grid does not write positions, so they may be read before it ends (ptx/grid.cuh).
-    const float2 turns[] = {rotation.turn(t, channel), rotation.turn(t, channel + 2)};
+    float2 turns[2];
+    if (Lanes == kGroup) turns[0] = rotation.turn(t, 4 * lane), turns[1] = rotation.turn(t, 4 * lane + 2);
     cuda::follow_grid_before();
-    load_partials(sums, stride, kAhead * group, scheduler.splits(), part);
+    load_partials<Lanes>(sums, stride, Sums::kAhead * group, scheduler.splits(), part);
     const Combined combined =
         combine_statistics(scheduler.partials.statistics + first, heads, scheduler.splits(), weights);
     __syncwarp();
-    for (int begin = 0; begin < scheduler.splits(); begin += kAhead * groups) {
-        const int split = begin + kAhead * group;
-        if (begin > 0) load_partials(sums, stride, split, scheduler.splits(), part);
-        const float4 sum = sum_parts(weights, split, scheduler.splits(), part);
-        if (groups > 1) reduce_groups(out, sum, group, groups);
-        else add(out, sum);
+    for (int begin = 0; begin < scheduler.splits(); begin += Sums::kAhead * groups) {
+        const int split = begin + Sums::kAhead * group;
+        if (begin > 0) load_partials<Lanes>(sums, stride, split, scheduler.splits(), part);
+        if constexpr (Lanes == kGroup) {
+            Sums sum = {};
+            add_parts<Lanes>(weights, split, scheduler.splits(), part, sum);
+            if (groups > 1) reduce_groups(out, sum, group, groups);
+            else out.add(sum);
+        } else {
+            add_parts<Lanes>(weights, split, scheduler.splits(), part, out);
+        }
     }
     if (group > 0) return;
     Totals totals = {0.f, -INFINITY};
     if (combined.any) totals = finish(combined.peak2 * kLn2, combined.sum, sink_of(args, h));
-    float2 pairs[2] = {{out.x * totals.factor, out.y * totals.factor},
-                       {out.z * totals.factor, out.w * totals.factor}};
-    const int64_t at = cuda::element(args.out, t, h) + channel;
+    const int64_t at = cuda::element(args.out, t, h);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        if (channel + 2 * i >= rotation.first) cuda::rotate_pair(turns[i], pairs[i].x, pairs[i].y);
-        store_pair(args.out, at + 2 * i, pairs[i].x, pairs[i].y);
+    for (int c = 0; c < Sums::kCount; ++c) {
+        float2 pairs[2] = {{out.of[c].x * totals.factor, out.of[c].y * totals.factor},
+                           {out.of[c].z * totals.factor, out.of[c].w * totals.factor}};
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int channel = 4 * (lane + c * Lanes) + 2 * i;
+            if (channel >= rotation.first)
+                cuda::rotate_pair(Lanes == kGroup ? turns[i] : rotation.turn(t, channel), pairs[i].x,
+                                  pairs[i].y);
+            store_pair(args.out, at + channel, pairs[i].x, pairs[i].y);
+        }
     }
-    if (threadIdx.x == 0) store_statistics(args, t, h, totals.lse, combined.largest2 * kLn2);
+    if (lane == 0) store_statistics(args, t, h, totals.lse, combined.largest2 * kLn2);
 }
+
+constexpr int kManyRows = 4;  // rows per multiprocessor above which a row is one warp's work
 
 }  // namespace
 
 // More groups are faster as long as all blocks run concurrently with the blocks of the attend grid.
 void combine_splits(const smla_attend_args& args, const TileScheduler& scheduler, const Env& env) {
-    const int64_t blocks = args.q.shape[0] * args.q.shape[1];
-    const int64_t fit = 2 * env.device->facts().multiprocessors / std::max<int64_t>(blocks, 1);
-    const int most = std::min(kGroups, (scheduler.splits() + kAhead - 1) / kAhead);
+    const int64_t rows = args.q.shape[0] * args.q.shape[1], processors = env.device->facts().multiprocessors;
+    const OutRotation rotation(args);
+    if (rows > kManyRows * processors && scheduler.splits() <= kLoads)
+        return cuda::launch_early(combine<32>, ceil_div(rows, int64_t(kGroup / 32)), kGroup, 0, env,
+                                  Arguments(args), scheduler, rotation);
+    const int64_t fit = 2 * processors / std::max<int64_t>(rows, 1);
+    const int most = std::min(kGroups, (scheduler.splits() + kLoads - 1) / kLoads);
     const int groups = int(std::clamp<int64_t>(fit, 1, most));
-    cuda::launch_early(combine, blocks, groups * kGroup, 0, env, Arguments(args), scheduler,
-                       OutRotation(args));
+    cuda::launch_early(combine<kGroup>, rows, groups * kGroup, 0, env, Arguments(args), scheduler, rotation);
 }
 
 }  // namespace smla::cuda_attend

@@ -69,12 +69,14 @@ std::string refuse_raw(const Args& args, const Env& env) {
 
 std::string refuse_decoding(const Args& args, const Env& env) {
     if (std::string why = refuse_sm90(args, env); !why.empty()) return why;
-    if (args.q.shape[1] <= kSomeHeads) return text("for more than ", kSomeHeads, " heads");
     const smla_format first = args.primary.cache.format, second = args.extra.cache.format;
     const auto both = [&](smla_format format) {
         return (first == format || !first) && (second == format || !second);
     };
-    if (both(SMLA_ROW_BF16) || (args.q.shape[2] == 512 && both(SMLA_FP8_584))) return "";
+    const bool unscaled = both(SMLA_ROW_BF16) || (args.q.shape[2] == 512 && both(SMLA_FP8_584));
+    const int few = unscaled ? kFewHeads : kSomeHeads;
+    if (args.q.shape[1] <= few) return text("for more than ", few, " heads");
+    if (unscaled) return "";
     if (first != scaled_format(args) || second)
         return args.q.shape[2] == 512 ? "for bf16 rows, fp8_584 records, or fp8_528 records of one cache"
                                       : "for bf16 rows, or fp8_656 records of one cache";

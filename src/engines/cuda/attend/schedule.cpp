@@ -18,7 +18,7 @@ constexpr double kMemory = 2000;
 // Costs of the wgmma kernels were fitted to times of 1 to 512 tokens of 16 to 128 heads over fp8_656, and
 // costs of the mma kernel to the sweep of bench/cuda_attend.cpp (docs/kernels/log/cuda_attend.md). The costs
 // of decoded rows are estimates: the costs of bf16 rows plus 0.4 instructions per value and warp. For at
-// least least_tiles tiles (measured with 1 to 32 tokens of 64 and 128 heads), cuda_sm90_attend is faster than
+// least least_tiles tiles (measured with 1 to 128 tokens of 24 to 128 heads), cuda_sm90_attend is faster than
 // cuda_mma_attend, because it takes half the time per tile but more time per task.
 // clang-format off
 constexpr BlockShape kShapes[] = {
@@ -31,12 +31,16 @@ constexpr BlockShape kShapes[] = {
      .tile_keys = 64, .resident = 2, .costs = {4700, 240, 2260, 3090}, .run = run_sm90_raw},
     {.kernel = kSm90Raw, .formats = kRaw, .keys = KeyForm::codes, .heads = 16,
      .tile_keys = 64, .warpgroups = 2, .costs = {3900, 4430, 0, 5270}, .run = run_sm90_raw},
-    {.kernel = kSm90, .formats = kRows, .keys = KeyForm::rows, .heads = 64,
+    {.kernel = kSm90, .formats = kRows, .keys = KeyForm::rows, .heads = 64, .more_than = 16, .at_most = 32,
+     .tile_keys = 64, .least_tiles = 1000, .costs = {12000, 3400, 0}, .run = run_sm90},
+    {.kernel = kSm90, .formats = kRows, .keys = KeyForm::rows, .heads = 64, .more_than = 32,
      .tile_keys = 64, .least_tiles = 120, .costs = {12000, 3400, 0}, .run = run_sm90},
-    {.kernel = kSm90, .formats = kV4, .keys = KeyForm::codes, .heads = 64, .at_most = 64,
-     .tile_keys = 64, .least_tiles = 400, .costs = {12000, 3400, 0}, .run = run_sm90},
+    {.kernel = kSm90, .formats = kV4, .keys = KeyForm::codes, .heads = 64, .more_than = 16, .at_most = 32,
+     .tile_keys = 64, .least_tiles = 1000, .costs = {12000, 6400, 0}, .run = run_sm90},
+    {.kernel = kSm90, .formats = kV4, .keys = KeyForm::codes, .heads = 64, .more_than = 32, .at_most = 64,
+     .tile_keys = 64, .least_tiles = 400, .costs = {12000, 6400, 0}, .run = run_sm90},
     {.kernel = kSm90, .formats = kV4, .keys = KeyForm::codes, .heads = 128, .more_than = 64,
-     .tile_keys = 64, .least_tiles = 400, .costs = {12000, 3400, 0}, .run = run_sm90},
+     .tile_keys = 64, .least_tiles = 400, .costs = {12000, 4900, 0}, .run = run_sm90},
     {.kernel = kSm90, .formats = kF32Scales, .keys = KeyForm::codes, .heads = 64, .at_most = 64,
      .tile_keys = 64, .costs = {19000, 4150, 0}, .run = run_sm90},
     {.kernel = kSm90, .formats = kF32Scales, .keys = KeyForm::codes, .heads = 128, .more_than = 64,
@@ -64,8 +68,9 @@ constexpr BlockShape kShapes[] = {
 // clang-format on
 
 // Cost of combining splits: cycles of the kernel, cycles per split, and bytes of partial sums that the whole
-// device moves per cycle.
+// device moves per cycle; or, if that is more, cycles per row (one head of one token) and per split of a row.
 constexpr double kMerge = 5500, kMergePerSplit = 125, kSumsPerCycle = 2000;
+constexpr double kMergePerRow = 2.2, kMergePerRowSplit = 1.4;
 
 // Upper bounds of the workspace of splits: one wave of blocks, plus one split per token and 512 listed rows;
 // and 80 KiB per listed row. Lists of fewer than 2048 rows count as 2048. For 1 to 4096 tokens of 1 to 128
@@ -120,9 +125,11 @@ double cost(const Schedule& schedule, int64_t tiles, const smla_attend_args& arg
     double work = waves * steps * step;
     if (costs.bytes_per_cycle > 0) work = std::max(work, listed_bytes(args) / costs.bytes_per_cycle);
     double cycles = work + waves * costs.task;
-    if (schedule.splits > 1)
-        cycles += kMerge + kMergePerSplit * schedule.splits + double(schedule.workspace()) / kSumsPerCycle;
-    return cycles;
+    if (schedule.splits == 1) return cycles;
+    const double rows = double(schedule.tokens * schedule.all_heads);
+    return cycles +
+           std::max(kMerge + kMergePerSplit * schedule.splits + double(schedule.workspace()) / kSumsPerCycle,
+                    rows * (kMergePerRow + kMergePerRowSplit * schedule.splits));
 }
 
 // Returns the maximum workspace of a launch of any number of tokens.

@@ -47,7 +47,9 @@ struct LaunchOptions {
     // Programmatic dependent launch, for a kernel that calls wait_for_grid_before() (ptx/grid.cuh) before it
     // touches memory: on sm_90 and later it starts while the kernel before it is still running.
     bool early = false;
-    int cluster = 1;  // blocks of a cluster, more than one from sm_90 on; divides the blocks of the grid
+    // Blocks of a cluster, which divide the blocks of the grid; 0: the kernel uses no clusters. From sm_90
+    // on.
+    int cluster = 0;
 };
 
 // Every launch goes through here. Checks the launch's own result, not cudaGetLastError(), which may return an
@@ -70,7 +72,7 @@ void launch_as(const LaunchOptions& options, void (*kernel)(Params...), int64_t 
         early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
         early.val.programmaticStreamSerializationAllowed = 1;
     }
-    if (options.cluster > 1) {
+    if (options.cluster > 0) {
         cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
         cluster.id = cudaLaunchAttributeClusterDimension;
         cluster.val.clusterDim = {unsigned(options.cluster), 1, 1};
@@ -97,13 +99,13 @@ void launch_ordered(int cluster, void (*kernel)(GridOrder, Params...), int64_t b
                     size_t shared_bytes, const Env& env, const Given&... given) {
     if (blocks == 0) return;
     const bool beside = env.beside && env.device->facts().capability >= 90;
-    launch_as({.early = true, .cluster = cluster}, kernel, blocks + (beside ? cluster : 0), threads,
-              shared_bytes, env, GridOrder{beside ? grid_of(blocks) : 0}, given...);
+    launch_as({.early = true, .cluster = cluster}, kernel, blocks + (beside ? std::max(cluster, 1) : 0),
+              threads, shared_bytes, env, GridOrder{beside ? grid_of(blocks) : 0}, given...);
 }
 template <class... Params, class... Given>
 void launch_ordered(void (*kernel)(GridOrder, Params...), int64_t blocks, int threads, size_t shared_bytes,
                     const Env& env, const Given&... given) {
-    launch_ordered(1, kernel, blocks, threads, shared_bytes, env, given...);
+    launch_ordered(0, kernel, blocks, threads, shared_bytes, env, given...);
 }
 
 }  // namespace smla::cuda

@@ -4,13 +4,15 @@
 //            At least k columns reach the least of those, the floor. 2. Bins of equal width between the floor
 //            and the largest score: one histogram in each block, which all blocks add up. 3. Columns above
 //            the bin with the k-th score win. Those inside, its members, some dozens, are compared one by
-//            one; as long as there are too many, bins of 9 bits of their keys divide them. 4. Counts of the
+//            one. If there are more, the least and the largest key tell which bits differ: none if all are
+//            equal; bins of 9 such bits divide the members until few are left. 4. Counts of the
 //            blocks before, and of the threads before, are a winner's place.
-// Tile       a cluster of 2 to 16 blocks per row, of 512 threads or, for long rows, 1024; a thread has up
+// Tile       a cluster of 1 to 16 blocks per row, of 512 threads or, for long rows, 1024; a thread has up
 //            to 32 neighbouring columns.
 // Shared     struct ClusterShared | the part, units of 4 columns [threads][1, 3, 5 or 9]: an odd number, so
 //            that lanes which read a unit each meet no bank twice.
-// Barriers   four mbarriers, by Exchange: each block stores its words to all blocks and waits for the bytes
+// Barriers   four mbarriers, one per Exchange: each block stores its words to all blocks and waits for the
+// bytes
 //            of all. A barrier of the cluster would take as long again for its fence of all memory.
 //            cluster_arrive before the first store to another block, whose mbarriers must be ready.
 // Registers  64 of 1024 threads: masks of 32 columns instead of the columns.
@@ -41,7 +43,8 @@ constexpr int kLeastPart = 2048;      // columns that another block pays for
 constexpr int64_t kShortRow = 8192;   // one block is as fast (registers.cu), as two are with twice as many
 constexpr int64_t kLongRow = 65'536;  // 1 x 32,768 takes 10.3 us with 16 blocks, 9.9 with 8
 constexpr int kWideBits = 9, kWideBins = 1 << kWideBits;
-constexpr uint32_t kMostMembers = 512;  // that are compared one by one
+constexpr uint32_t kMostMembers = 512;                 // that are compared one by one
+[[maybe_unused]] constexpr uint32_t kFewMembers = 64;  // that are compared without asking which bits differ
 
 // What blocks send to each other. Each has an mbarrier.
 enum Exchange { kExtremes, kBinCounts, kMembers, kCounts, kExchanges };
@@ -97,6 +100,21 @@ struct Standing {
     return {__reduce_min_sync(~0u, own.x), __reduce_max_sync(~0u, own.y)};
 }
 
+// Returns the least of all x and the largest of all y in the cluster.
+template <class Row>
+__device__ uint2 extremes_of_row(uint2 own, int phase, int parts, int rank, ClusterShared& shared) {
+    const int lane = int(threadIdx.x % 32);
+    const uint2 of_warp = extremes_of(own);
+    if (lane == 0) shared.of_warps[threadIdx.x / 32] = of_warp;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const uint2 of_block = extremes_of(shared.of_warps[lane % Row::kWarps]);
+        if (lane < parts) send(kExtremes, lane, shared.extremes + rank, of_block, shared);
+    }
+    receive(kExtremes, phase, shared);
+    return extremes_of(shared.extremes[lane & (parts - 1)]);
+}
+
 // Loads the part; every block gets the keys of the row's floor and of its best score. The row has more than k
 // columns.
 template <class Row>
@@ -115,17 +133,9 @@ __device__ uint2 load_row(const Row& row, int k, int parts, int rank, ClusterSha
         floor = none ? NAN : largest;
         for (int i = 0; i < log2; ++i) floor = fmaxf(floor, __shfl_xor_sync(~0u, floor, 1 << i));
     }
-    const int lane = int(threadIdx.x % 32);
-    const uint2 of_warp = extremes_of({isnan(floor) ? UINT32_MAX : rank_key(floor), rank_key(largest)});
-    if (lane == 0) shared.of_warps[threadIdx.x / 32] = of_warp;
-    __syncthreads();
     cluster_wait();  // all blocks have made their mbarriers
-    if (threadIdx.x < 32) {
-        const uint2 of_block = extremes_of(shared.of_warps[lane % Row::kWarps]);
-        if (lane < parts) send(kExtremes, lane, shared.extremes + rank, of_block, shared);
-    }
-    receive(kExtremes, 0, shared);
-    return extremes_of(shared.extremes[lane & (parts - 1)]);
+    return extremes_of_row<Row>({isnan(floor) ? UINT32_MAX : rank_key(floor), rank_key(largest)}, 0, parts,
+                                rank, shared);
 }
 
 // After all threads have counted: the bin with the need-th best column of the row.
@@ -194,6 +204,20 @@ __device__ void divide_by_key(const Row& row, int shift, int parts, int rank, St
     });
 }
 
+// Returns how many low bits of the members' keys may differ; 0: all members are equal.
+template <class Row>
+__device__ int differing_bits(const Row& row, int parts, int rank, const Standing& mine,
+                              ClusterShared& shared) {
+    if (threadIdx.x == 0) expect(kExtremes, uint32_t(parts * sizeof(uint2)), shared);
+    uint2 own{UINT32_MAX, 0};
+    row.each(mine.members, [&](uint32_t, float score) {
+        const uint32_t key = rank_key(score);
+        own.x = min(own.x, key), own.y = max(own.y, key);
+    });
+    const auto [least, best] = extremes_of_row<Row>(own, 1, parts, rank, shared);
+    return 32 - __clz(int(least ^ best));
+}
+
 // Compares the row's members, at most kMostMembers; those equal to the need-th best stay.
 template <class Row>
 __device__ void compare_members(const Row& row, int parts, int rank, Standing& mine, ClusterShared& shared) {
@@ -247,11 +271,12 @@ __device__ void find_row_cut(const Row& row, const uint2& extremes, int parts, i
         mine.members = row.here();
         divide_by_key(row, shift -= kWideBits, parts, rank, mine, shared);
     }
+    if (shared.inside > kFewMembers) shift = differing_bits(row, parts, rank, mine, shared);
     while (shared.inside > kMostMembers && shift > 0) {
         shift = max(shift - kWideBits, 0);
         divide_by_key(row, shift, parts, rank, mine, shared);
     }
-    if (shared.inside <= kMostMembers) compare_members(row, parts, rank, mine, shared);
+    if (shared.inside <= kMostMembers && shift > 0) compare_members(row, parts, rank, mine, shared);
 }
 
 // Writes the columns above the cut and the first of the members, in order.
@@ -352,13 +377,13 @@ struct Cutting {
     bool pays = false;
 
     Cutting(int64_t tokens, int64_t columns, const Env& env) {
-        for (int blocks = columns >= kLongRow ? kWideParts : kParts; blocks >= 2; blocks /= 2) {
-            const bool wanted = blocks == 2 || columns > blocks / 2 * kLeastPart;
+        for (int blocks = columns >= kLongRow ? kWideParts : kParts; blocks >= 1; blocks /= 2) {
+            const bool wanted = blocks <= 2 || columns > blocks / 2 * kLeastPart;
             if (!wanted || tokens > clusters_at_once(blocks, env) || !cut(columns, blocks, env)) continue;
             pays = columns > (blocks > 2 ? kShortRow : 2 * kShortRow);
             return;
         }
-        for (int blocks = 2; blocks <= kParts; blocks *= 2)
+        for (int blocks = 1; blocks <= kParts; blocks *= 2)
             if (cut(columns, blocks, env)) return;
     }
     // Whether so many blocks hold the row.

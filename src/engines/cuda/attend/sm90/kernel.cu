@@ -1,4 +1,4 @@
-// attend by wgmma on Hopper: 33 heads and more; keys of 576 or 512 values, as bf16 rows, fp8_656, fp8_528 or
+// attend by wgmma on Hopper: 17 heads and more; keys of 576 or 512 values, as bf16 rows, fp8_656, fp8_528 or
 // fp8_584.
 //
 // Math      S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
@@ -184,8 +184,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <class Format, int Cluster>
 void launch_cluster(const smla_attend_args& args, Tasks tasks, const KeySources& keys, const Env& env) {
     tasks.blocks = Cluster * std::min(tasks.count, env.device->facts().multiprocessors / Cluster);
-    cuda::launch_as({.early = true, .cluster = Cluster}, attend_sm90<Format, Cluster>, tasks.blocks, kThreads,
-                    sizeof(Smem), env, Arguments(args), tasks, keys);
+    cuda::launch_as({.early = true, .cluster = Cluster > 1 ? Cluster : 0}, attend_sm90<Format, Cluster>,
+                    tasks.blocks, kThreads, sizeof(Smem), env, Arguments(args), tasks, keys);
 }
 
 template <class Format>
