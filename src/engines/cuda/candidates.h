@@ -1,4 +1,4 @@
-// What the tables of the smaller stages have in common: one generic kernel, no scratch, refusals in words.
+// Helpers for the candidate tables of stages with one generic kernel that needs no scratch.
 #pragma once
 
 #include "core/tensor.h"
@@ -9,10 +9,10 @@
 
 namespace smla {
 
-constexpr int64_t kMaxRowWidth = 1024;  // values that a generic kernel holds of a row in shared memory
+constexpr int64_t kMaxRowWidth = 1024;  // widest row, in values, that a generic kernel keeps in shared memory
 
-// Rejects f64, which only CPU engines support. Frequencies are always f64, and a sink may be f64 in any call:
-// kernels read it as f32.
+// Returns an error text if a tensor is f64, which only CPU engines support. Frequencies are always f64. A
+// sink may be f64 in any call; kernels read it as f32.
 template <class Args>
 std::string refuse_f64(const Args& args) {
     bool found = false;
@@ -33,7 +33,7 @@ std::string refuse_f64(const Args& args) {
     return found ? "f64 tensors: a GPU has kernels for f32, bf16 and f16" : "";
 }
 
-// The plan of a kernel that needs no scratch and decides nothing.
+// Returns the plan of a kernel that needs no scratch and has one configuration.
 template <class Args>
 CallPlan<Args> plain_plan(std::string refusal, void (*run)(const Args&, const Env&)) {
     CallPlan<Args> plan = refuse_call<Args>(std::move(refusal));
@@ -41,7 +41,7 @@ CallPlan<Args> plain_plan(std::string refusal, void (*run)(const Args&, const En
     return plan;
 }
 
-// The same of a kernel that launch_ordered launches.
+// Marks the plan as one whose kernel launch_ordered launches.
 template <class Args>
 CallPlan<Args> beside_plan(CallPlan<Args> plan) {
     plan.may_be_beside = true;

@@ -1,4 +1,4 @@
-// CUDA calls that throw: what was called, what came back.
+// Checks of CUDA calls, which throw an error with the call's text and result.
 #pragma once
 
 #include "core/status.h"
@@ -9,7 +9,7 @@ namespace smla {
 
 inline void check_cuda(cudaError_t result, const char* call) {
     if (result == cudaSuccess) return;
-    cudaGetLastError();  // errors that do not stick must not reach the next call
+    cudaGetLastError();  // a non-sticky error must not appear at the next call
     fail(result == cudaErrorMemoryAllocation ? SMLA_OUT_OF_MEMORY : SMLA_DEVICE_ERROR, call,
          text(cudaGetErrorName(result), ": ", cudaGetErrorString(result)), "success");
 }

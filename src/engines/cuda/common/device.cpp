@@ -1,4 +1,4 @@
-// A GPU: its facts, its memory, and whether this build has code for it.
+// A GPU as a Device: its facts, its memory, and whether this build has code for it.
 #include "core/device.h"
 #include "core/environment.h"
 
@@ -21,8 +21,8 @@ std::string built_list() {
     return out;
 }
 
-// What kernels on such a GPU are compiled for: in a build with PTX the newest of it that the GPU can run.
-// Whoever branches on the capability must branch as those kernels do.
+// Returns the architecture that kernels on such a GPU are compiled for: in a build with PTX, the newest PTX
+// that the GPU can run. Code that branches on the capability must branch as those kernels do.
 int compiled_for(int capability) {
     int out = 0;
 #ifdef SMLA_CUDA_PTX
@@ -50,7 +50,7 @@ struct Event {
 class GraphRecording final : public Recording {
 public:
     GraphRecording(Device& device, cudaGraphExec_t graph) : device_(device), graph_(graph) {}
-    ~GraphRecording() override { cudaGraphExecDestroy(graph_); }  // a running launch ends first
+    ~GraphRecording() override { cudaGraphExecDestroy(graph_); }  // waits for the end of a running launch
     void replay(smla_stream stream) const override {
         Device::Scope scope(device_);
         SMLA_CUDA_CALL(cudaGraphLaunch(graph_, stream_of(stream)));
@@ -61,8 +61,9 @@ private:
     cudaGraphExec_t graph_;
 };
 
-// Captures what this thread queues on a stream of its own. Relaxed: otherwise another thread's capture would
-// forbid this one to make a graph. What fails here leaves no error for the caller's next call.
+// Captures the work that this thread queues on a private stream. The mode is relaxed, because otherwise
+// another thread's capture would forbid this thread to make a graph. A failure leaves no error for the next
+// CUDA call.
 class Capture {
 public:
     Capture() {
@@ -79,7 +80,7 @@ public:
     Capture& operator=(const Capture&) = delete;
     bool capturing() const { return capturing_; }
     smla_stream stream() const { return stream_; }
-    // Null: something could not be captured.
+    // Returns null if part of the work could not be captured.
     cudaGraphExec_t instantiate() {
         cudaGraphExec_t out = nullptr;
         cudaGraph_t graph = end();
@@ -118,7 +119,7 @@ public:
         facts_.l2_bytes = size_t(properties.l2CacheSize);
         facts_.name = properties.name;
         if (facts_.capability != own) facts_.name += text(" (sm_", own, ", from PTX)");
-        // The variable is for the test of the refusal below.
+        // The variable is for the test of the error below.
         const int capability = environment_number("SMLA_PRETEND_CAPABILITY").value_or(facts_.capability);
         if (!has_code_for(capability))
             fail(SMLA_UNSUPPORTED, "args.device_index", text(facts_.name, ", sm_", capability),
@@ -152,7 +153,7 @@ public:
     bool reaches(const void* memory) const override {
         cudaPointerAttributes attributes{};
         const cudaError_t result = cudaPointerGetAttributes(&attributes, memory);
-        if (result == cudaErrorInvalidValue) cudaGetLastError();  // not an address that CUDA knows
+        if (result == cudaErrorInvalidValue) cudaGetLastError();  // an address unknown to CUDA
         else check_cuda(result, "cudaPointerGetAttributes");
         return attributes.type != cudaMemoryTypeUnregistered || facts_.reads_pageable;
     }
@@ -219,14 +220,14 @@ public:
         try {
             body(capture.stream());
         } catch (const Error&) {
-            return nullptr;  // the caller meets the error again when it runs the body without recording
+            return nullptr;  // the caller gets the error when it runs the body without recording
         }
         cudaGraphExec_t graph = capture.instantiate();
         return graph ? std::make_unique<GraphRecording>(*this, graph) : nullptr;
     }
 
 private:
-    // The host's memory may be pageable and gone when the call returns.
+    // Copies and waits, because the host memory may be pageable, and freed when the call returns.
     void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, smla_stream stream) {
         Scope scope(*this);
         if (bytes == 0) return;
@@ -252,8 +253,8 @@ private:
 std::vector<int> cuda_architectures() { return {std::begin(kBuilt), std::end(kBuilt)}; }
 
 std::unique_ptr<Device> open_cuda_device(int32_t index) {
-    // Loads kernels eagerly: a first launch in a capture could not load them. Has an effect only before CUDA
-    // is initialised.
+    // Loads kernels eagerly, because a first launch in a capture could not load them. Has an effect only
+    // before CUDA is initialized.
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     int count = 0;
     const cudaError_t result = cudaGetDeviceCount(&count);

@@ -1,11 +1,11 @@
-// Hadamard rotation (core/hadamard.h) by one warp: a row of n values in shared memory, n a power of two.
+// Hadamard rotation (core/hadamard.h) by one warp, of n values in shared memory; n is a power of two.
 #pragma once
 
 #include <cstdint>
 
 namespace smla::cuda {
 
-// The caller makes the row visible to the warp (__syncwarp); afterwards the result is.
+// Rotates a row in place. The caller makes the row visible to the warp (__syncwarp); the result is visible.
 __device__ inline void warp_hadamard(float* row, int n) {
     const int lane = int(threadIdx.x % 32);
     for (int half = 1; half < n; half *= 2) {

@@ -1,6 +1,6 @@
-// How a grid scans the lists of a call (ops/index_scan.h): warps share them in pieces of 32 units, and a
-// filter of a few instructions recognises most good values. Only values that it doubts are examined by the
-// rules, whose code is long and rarely loaded. The filter may doubt a good value; it passes no bad one.
+// How a grid scans the lists of a call (ops/index_scan.h): warps share the lists in pieces of 32 units, and a
+// filter of a few instructions recognizes most valid values. Only the other values are examined by the rules,
+// whose code is long and rarely loaded. The filter may doubt a valid value, but never passes an invalid one.
 #pragma once
 
 #include "core/workspace.h"
@@ -11,26 +11,26 @@ namespace smla {
 namespace cuda {
 
 enum class ListFilter : int32_t {
-    none,     // every item goes through its rule
-    values,   // of one dimension
-    vectors,  // of two dimensions, 16 bytes at a time
-    table     // items of a token name blocks of its request's row of a table
+    none,     // every item is examined by its rule
+    values,   // of one dimension, one item per unit
+    vectors,  // of two dimensions, 16 bytes per unit
+    table     // items of a token are blocks of its request's row of a table
 };
 
-constexpr int kVector = 4, kPiece = 32;  // items of a unit, but of one item for none and values; units
+constexpr int kVector = 4, kPiece = 32;  // items of a unit (one item for none and values); units of a piece
 struct alignas(16) IndexVector {
     int32_t values[kVector];  // 4 bytes each
 };
 
 struct ListPart {
-    int64_t end = 0;  // pieces of this list and of those before it
+    int64_t end = 0;  // pieces up to the end of this list
     ListFilter filter = ListFilter::none;
-    uint32_t line_units = 0;  // of a token
+    uint32_t line_units = 0;  // units of a token
     int64_t units = 0;
     const int32_t* lines = nullptr;
     int64_t line_stride = 0;
-    int64_t low = 0, high = 0;                // good values ...
-    uint32_t page_rows = 0, page_tokens = 0;  // ... but for those between the tokens of two pages; 0: no gaps
+    int64_t low = 0, high = 0;                // range of valid values
+    uint32_t page_rows = 0, page_tokens = 0;  // except those between the tokens of two pages; 0: no gaps
 };
 
 struct ListParts {
@@ -40,7 +40,7 @@ struct ListParts {
 
 namespace index_parts {
 
-// False: the filter's 32-bit arithmetic cannot check these rows.
+// Sets the filter's range. Returns false if 32-bit arithmetic cannot check these rows.
 inline bool take_rows(ListPart& part, const RowRange& rows) {
     if (rows.capacity > INT32_MAX || rows.page_rows > INT32_MAX) return false;
     part.low = -1, part.high = rows.capacity - 1;
@@ -56,7 +56,7 @@ inline bool in_vectors(const IndexList& list) {
            reinterpret_cast<uintptr_t>(values.data) % sizeof(IndexVector) == 0;
 }
 
-// Whether the filter's 32 bits hold what it computes with.
+// Returns whether the filter can compute with 32 bits.
 inline bool in_table(const IndexList& list) {
     return list.page_tokens <= INT32_MAX && list.per_token <= INT32_MAX &&
            (list.rule != IndexRule::table_positions || list.high < INT32_MAX / list.ratio - 1);
@@ -118,8 +118,8 @@ SMLA_HOST_DEVICE inline bool doubts(const ListPart& part, const IndexVector& vec
 
 constexpr int64_t kNoBlock = -1, kDoubtfulBlock = INT64_MAX;
 
-// The block of its request's row of the table that item j of a token names, from what the lists hold of them:
-// the rules of index_scan.h in 32 bits.
+// Returns the block, in its request's row of the table, that item j of a token names. Applies the rules of
+// index_scan.h in 32 bits to the values that the lists have for the item.
 SMLA_HOST_DEVICE inline int64_t block_named(const IndexList& list, uint32_t j, int64_t value, int64_t other) {
     const auto page_tokens = uint32_t(list.page_tokens), ratio = uint32_t(list.ratio);
     if (list.rule == IndexRule::score_blocks) return int64_t(j) * page_tokens < other ? int64_t(j) : kNoBlock;
@@ -136,7 +136,7 @@ SMLA_HOST_DEVICE inline int64_t block_named(const IndexList& list, uint32_t j, i
     return (uint32_t(value) * ratio + j % ratio) / page_tokens;
 }
 
-// All loads of a step are issued before anything is decided: memory answers twice, not four times.
+// Issues all loads of a step before using any of them, which makes two round trips to memory instead of four.
 SMLA_HOST_DEVICE inline bool doubts_blocks(const IndexList& list, int64_t token, uint32_t first, int count) {
     const bool positions = list.rule == IndexRule::table_positions;
     const int64_t request = load_int(list.requests, token);
@@ -147,7 +147,7 @@ SMLA_HOST_DEVICE inline bool doubts_blocks(const IndexList& list, int64_t token,
             values[i] =
                 load_int(list.values, token, positions ? (first + (i < count ? i : 0)) / list.ratio : 0);
     }
-    if (request < 0 || request >= list.table.shape[0]) return false;  // the requests' list reports it
+    if (request < 0 || request >= list.table.shape[0]) return false;  // the scan of `requests` reports this
     int64_t pages[kVector];
     for (int i = 0; i < kVector; ++i) {
         const int64_t block = i < count ? block_named(list, first + i, values[i], other) : kNoBlock;
@@ -161,8 +161,8 @@ SMLA_HOST_DEVICE inline bool doubts_blocks(const IndexList& list, int64_t token,
     return doubtful;
 }
 
-// The first bad one of `count` items from `item` on; -1: none. Out of line, so that neither its instructions
-// nor its parameters are loaded for lists that the filter passes.
+// Returns the first invalid one of `count` items starting at `item`, or -1. Out of line, so that neither its
+// instructions nor its parameters are loaded for lists that the filter passes.
 [[gnu::noinline]] SMLA_HOST_DEVICE inline int64_t first_bad(const IndexList& list, int64_t item, int count) {
     for (const int64_t end = item + count; item < end; ++item)
         if (examine(list, item).kind != SMLA_BAD_NONE) return item;
@@ -170,7 +170,7 @@ SMLA_HOST_DEVICE inline bool doubts_blocks(const IndexList& list, int64_t token,
 }
 
 struct UnitItems {
-    int64_t token, first;  // its items of the token begin here
+    int64_t token, first;  // first: the unit's first item, counted within the token
     int count;
 };
 SMLA_HOST_DEVICE inline UnitItems items_of(const ListPart& part, const IndexList& list, int64_t unit) {
@@ -180,7 +180,7 @@ SMLA_HOST_DEVICE inline UnitItems items_of(const ListPart& part, const IndexList
     return {token, first, left < kVector ? int(left) : kVector};
 }
 
-// Whether the filter, of which there is one, doubts a unit.
+// Returns whether the list's filter, which must exist, doubts a unit.
 SMLA_HOST_DEVICE inline bool doubts_unit(const ListPart& part, const IndexList& list, int64_t unit) {
     if (part.filter == ListFilter::values) return doubts(part, load_int(list.values, unit));
     const UnitItems items = items_of(part, list, unit);
@@ -190,7 +190,7 @@ SMLA_HOST_DEVICE inline bool doubts_unit(const ListPart& part, const IndexList& 
     return doubts(part, *reinterpret_cast<const IndexVector*>(values));
 }
 
-// The first bad item of a unit; -1: none.
+// Returns the first invalid item of a unit, or -1.
 SMLA_HOST_DEVICE inline int64_t scan_unit(const ListPart& part, const IndexList& list, int64_t unit) {
     const bool filtered = part.filter != ListFilter::none;
     if (filtered && !doubts_unit(part, list, unit)) return -1;
@@ -201,7 +201,7 @@ SMLA_HOST_DEVICE inline int64_t scan_unit(const ListPart& part, const IndexList&
 
 }  // namespace index_parts
 
-// How lists are cut; a function of shapes alone.
+// Returns how the lists are divided into pieces, which depends only on shapes.
 inline ListParts parts_of(const IndexScan& scan) {
     ListParts parts;
     for (int l = 0; l < IndexScan::kMost; ++l) {
@@ -212,13 +212,13 @@ inline ListParts parts_of(const IndexScan& scan) {
     return parts;
 }
 
-// A bad item of a list. None: the list is kMost.
+// An invalid item of a list; `list` is kMost if there is none.
 struct BadItem {
     int list = IndexScan::kMost;
     int64_t item = 0;
 };
 
-// The first bad item of those that a thread looks at: lane `lane` of one of `warps` warps.
+// Returns the first invalid item among those that lane `lane` of warp `warp` of `warps` examines.
 SMLA_HOST_DEVICE inline BadItem scan_lists(const ListParts& parts, const IndexScan& scan, int64_t warp,
                                            int64_t warps, int lane) {
     int l = 0;

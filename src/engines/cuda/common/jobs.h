@@ -1,4 +1,4 @@
-// What CudaDevice does for plans, metadata and checked calls; see core/device.h.
+// CUDA functions behind CudaDevice for plans, metadata, staging and checked calls; see core/device.h.
 #pragma once
 
 #include "core/device.h"

@@ -1,7 +1,8 @@
-// The metadata of a step on a GPU: engines/metadata_job.h has the rules, which this kernel applies.
+// Computes the metadata of a step on a GPU by the rules of engines/metadata_job.h.
 //
-// The first block goes over the requests and the schedule; then a warp takes a token: lane 0 its numbers, all
-// lanes its rows. Limit: launch latency for decodes, writes of rows for long prefills.
+// Roles     The first block processes the requests and the schedule. In the others, each warp processes one
+//           token: lane 0 its numbers, all lanes its rows.
+// Limit     Launch latency for decodes, writes of rows for long prefills.
 #include "engines/cuda/common/jobs.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/metadata_job.h"

@@ -1,5 +1,5 @@
-// Cached records on the device: address of a row, one value of it, encoding of a row by warps. Offsets come
-// from formats/layouts.h, scale rules from formats/scale_rules.h.
+// Cached records on the device: the address of a row, single values, and encoding of a row by warps. Offsets
+// are defined in formats/layouts.h, scale rules in formats/scale_rules.h.
 #pragma once
 
 #include "engines/cuda/common/values.cuh"
@@ -12,14 +12,14 @@
 
 namespace smla::cuda {
 
-// Formats that value() and encode() know. Any other would read as zeros.
+// Formats that value() and encode() support. Any other format would be read as zeros.
 constexpr smla_format kDeviceFormats[] = {
     SMLA_ROW_F64,       SMLA_ROW_F32,         SMLA_ROW_BF16,    SMLA_STATE_F64,         SMLA_STATE_F32,
     SMLA_FP8_656,       SMLA_FP8_576,         SMLA_FP8_528,     SMLA_FP8_512,           SMLA_FP8_584,
     SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68,  SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288,
     SMLA_NVFP4_352,     SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384};
 
-// A CacheView as kernels take it, by value. The scale may be in device memory.
+// A CacheView that kernels take by value. The scale may be in device memory.
 struct DeviceCache {
     DeviceCache() = default;
     explicit DeviceCache(const smla_cache& cache) {
@@ -45,7 +45,7 @@ struct DeviceCache {
     __device__ float tensor_scale() const { return scale_device ? *scale_device : scale; }
     __device__ char* page(int64_t row) const { return data + row / page_rows * page_stride; }
     __device__ char* row_packed(int64_t row) const { return page(row) + row % page_rows * row_stride; }
-    __device__ float value(int64_t row, int d) const;  // d-th value of a row that is no hole
+    __device__ float value(int64_t row, int d) const;  // channel d of a valid row
 
     smla_format format = SMLA_FORMAT_NONE;
     int32_t width = 0;
@@ -68,7 +68,7 @@ __device__ float latent_value(const char* row, int d) {
     return e4m3_at(row + d) * f32_at(row + Layout::scales_at + 4 * (d / Layout::tile));
 }
 
-// Where a token's values and its scales lie, in layouts that have both arrangements.
+// Addresses of a token's values and scales, for formats with a row-packed and a page-packed layout.
 template <class Layout>
 struct Parts {
     uint8_t *values, *scales;
@@ -147,19 +147,20 @@ __device__ inline float DeviceCache::value(int64_t row, int d) const {
     }
 }
 
-// Largest magnitude of values [begin, begin + n) that is not NaN, by one warp.
+// Returns the largest magnitude of n values, ignoring NaN. Called by one warp.
 __device__ inline float warp_amax(const float* values, int n) {
     float largest = 0;
     for (int i = int(threadIdx.x % 32); i < n; i += 32) largest = fmaxf(largest, fabsf(values[i]));
     return warp_max(largest);  // fmaxf ignores NaN, as the formats' rule does
 }
 
-// value / scale that keeps the sign of a NaN, as division on a host does; a GPU returns one canonical NaN.
+// Returns value / scale with the sign of a NaN kept, as on a host; a GPU's division returns one canonical
+// NaN.
 __device__ inline float scaled(float value, float scale) { return isnan(value) ? value : value / scale; }
 
-// The warps that encode a row together: each takes its share of the row's tiles.
+// The warps that encode a row together. Each warp encodes some of the row's tiles.
 struct Warps {
-    int index = 0, count = 1;  // this warp, among them
+    int index = 0, count = 1;  // number of this warp, number of warps
     __device__ int lane() const { return int(threadIdx.x % 32); }
     __device__ int thread() const { return 32 * index + lane(); }
     __device__ int threads() const { return 32 * count; }
@@ -232,12 +233,12 @@ __device__ inline void encode_68(Warps by, const float* values, smla_writer writ
     }
 }
 
-// A value as the cache's writer quantises it.
+// Returns a value rounded as the cache's writer requires before encoding.
 __device__ inline float to_write(float value, smla_writer writer) {
     return writer & SMLA_WRITER_BF16_FIRST ? round_to_bf16(value) : value;
 }
 
-// A lane's value, rounded as nvfp4_288 would hold it; 16 lanes share a scale.
+// Returns a lane's value rounded to nvfp4_288 and decoded; 16 lanes share a scale.
 __device__ inline float fp4_value(float value) {
     constexpr unsigned kGroup = layout::Nvfp4_288<false>::tile;
     static_assert(kGroup == 16);
@@ -266,7 +267,7 @@ __device__ void encode_mxfp8(Warps by, const DeviceCache& cache, int64_t row, co
     }
 }
 
-// Each lane encodes a group of its own.
+// Encodes one group per lane.
 template <class Layout>
 __device__ void encode_nvfp4_groups(Warps by, const float* values, smla_writer writer,
                                     const scale_rule::Nvfp4 rule, uint8_t* codes, uint8_t* scales) {
@@ -307,7 +308,7 @@ __device__ inline void encode_352(Warps by, const DeviceCache& cache, int64_t ro
     encode_e4m3(by, values + L::codes, L::rope, 1.f, reinterpret_cast<char*>(at.values) + L::rope_at);
 }
 
-// Encodes `width` values in shared memory, which all warps can read, into one row. It must not be a hole.
+// Encodes `width` values in shared memory, which all warps can read, into one row, which must be valid.
 __device__ inline void encode(Warps by, const DeviceCache& cache, int64_t row, const float* values) {
     char* const page = cache.page(row);
     const int64_t token = row % cache.page_rows;

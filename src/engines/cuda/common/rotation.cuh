@@ -1,28 +1,27 @@
-// Rotation of pairs of channels by position * frequency, for rope and the kernels that rotate what they
-// write.
+// Rotation of pairs of channels by position * frequency, for rope and for kernels that rotate their output.
 #pragma once
 
 #include "engines/cuda/common/values.cuh"
 
 namespace smla::cuda {
 
-// Out of line: no position gets there.
+// Out of line, because no real position has such an angle.
 static __device__ __noinline__ float2 turn_of_large_angle(double angle) {
     double sine, cosine;
     sincos(angle, &sine, &cosine);
     return {float(cosine), float(sine)};
 }
 
-// Cosine and sine of an angle, each off by 2^-23 of the unit circle at most. The angle is reduced to
-// [-pi/4, pi/4] in double, as in f32 an angle of 10^6 radians is off by 0.06. That takes ten operations in
-// double, which some GPUs do at a 64th of the rate; sincos does all its work in double.
+// Returns cosine and sine of an angle, each with an error of at most 2^-23. The angle is reduced to [-pi/4,
+// pi/4] in f64, because an f32 angle of 10^6 radians is off by 0.06. The reduction takes ten f64 operations,
+// which some GPUs run at 1/64 of the f32 rate; sincos would do all its work in f64.
 __device__ inline float2 turn_of(double angle) {
     if (!(fabs(angle) < 1e9)) return turn_of_large_angle(angle);
     constexpr double kQuarter = 1.5707963267948966, kQuarterRest = 6.123233995736766e-17;
     const double quarters = rint(angle * (1 / kQuarter));
     const double rest = fma(-quarters, kQuarterRest, fma(-quarters, kQuarter, angle));
     const float x = float(rest), low = float(rest - double(x)), z = x * x;
-    // Taylor's series: the next terms are below 2^-28
+    // Taylor series; the omitted terms are below 2^-28
     const float s = fmaf(x * z, fmaf(z, fmaf(z, fmaf(z, 1.f / 362880, -1.f / 5040), 1.f / 120), -1.f / 6), x);
     const float c = fmaf(
         z, fmaf(z, fmaf(z, fmaf(z, fmaf(z, -1.f / 3628800, 1.f / 40320), -1.f / 720), 1.f / 24), -0.5f), 1.f);
@@ -41,10 +40,10 @@ __device__ inline void rotate_pair(float2 turn, float& a, float& b) {
     b = y * turn.x + x * turn.y;
 }
 
-// How rows in shared memory are rotated by the position of their token.
+// Rotation of rows in shared memory by the position of their token.
 struct RowRotation {
     Tensor positions, frequencies;
-    int pairs, first;  // pairs 0: not at all; first: the first rotated channel
+    int pairs, first;  // number of pairs (0: no rotation); first rotated channel
     bool half;
 
     RowRotation() = default;
@@ -55,14 +54,15 @@ struct RowRotation {
           first(first_channel),
           half(style == SMLA_ROPE_HALF) {}
 
-    // Computes the token's turns, by a warp.
+    // Computes the cosines and sines of a token. Called by a warp.
     __device__ void find_turns(int64_t token, float2* turns) const {
         for (int i = int(threadIdx.x % 32); i < pairs; i += 32) {
-            const double frequency = frequency_of(frequencies, i);  // first: both loads are on their way
+            const double frequency =
+                frequency_of(frequencies, i);  // loaded first, so that both loads overlap
             turns[i] = turn_of(frequency * double(load_int(positions, token)));
         }
     }
-    // Rotates the row by `threads` threads, of which the caller is number `thread`.
+    // Rotates the row by `threads` threads; the caller is number `thread`.
     __device__ void rotate(const float2* turns, float* row, int thread, int threads) const {
         for (int i = thread; i < pairs; i += threads) {
             const int a = first + (half ? i : 2 * i), b = half ? a + pairs : a + 1;

@@ -1,5 +1,5 @@
-// StagingBuffer on a GPU. One kernel reads the pinned memory over the bus and makes all copies of a build: a
-// dozen short fields cost one launch instead of a dozen memcpy calls.
+// StagingBuffer on a GPU. One kernel reads the pinned memory over the bus and makes all copies of a build, so
+// a dozen short fields cost one launch instead of a dozen memcpy calls.
 #include "engines/staging_buffer.h"
 
 #include "core/workspace.h"
@@ -15,7 +15,7 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 64;  // of one copy
+constexpr int64_t kMostBlocks = 64;  // maximum for one copy
 
 struct KernelCopy {
     const uint4* from;
@@ -24,7 +24,7 @@ struct KernelCopy {
 };
 struct KernelCopies {
     KernelCopy each[StagingBuffer::kMostCopies];
-    int64_t blocks;  // of each copy
+    int64_t blocks;  // for each copy
 };
 
 __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ KernelCopies p) {
@@ -61,7 +61,7 @@ public:
         try {
             Device::Scope scope(device_);
             release();
-        } catch (...) {  // of a device that is lost: the scope fails, and there is nothing left to wait for
+        } catch (...) {  // lost device: the scope fails, and there is nothing to wait for
             release();
         }
     }
@@ -74,7 +74,8 @@ public:
     char* next() override {
         Device::Scope scope(device_);
         current_ ^= 1;
-        SMLA_CUDA_CALL(cudaEventSynchronize(buffers_[current_].copied));  // returns at once if never recorded
+        SMLA_CUDA_CALL(
+            cudaEventSynchronize(buffers_[current_].copied));  // returns immediately if never recorded
         return static_cast<char*>(buffers_[current_].memory);
     }
 

@@ -6,7 +6,7 @@ namespace smla::cuda {
 
 namespace {
 
-// The library does not link libcuda: without a driver it must load, too.
+// The library does not link libcuda, because it must also load without a driver.
 decltype(&cuTensorMapEncodeTiled) encoder() {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found{};

@@ -1,4 +1,4 @@
-// Tensor maps of sm_90 and later: by one, a bulk copy brings a box of a tensor, swizzled.
+// Tensor maps of sm_90 and later, with which a bulk copy loads a box of a tensor, swizzled.
 #pragma once
 
 #include <cuda.h>
@@ -8,7 +8,7 @@
 namespace smla::cuda {
 
 // Bytes [depth][rows][128] in global memory, copied in boxes of [box_depth][box_rows][128], each row swizzled
-// by 128 bytes (ptx/wgmma.cuh). What lies outside of the tensor comes as zeros. data and the strides are
+// by 128 bytes (ptx/wgmma.cuh). Bytes outside of the tensor are copied as zeros. `data` and the strides are
 // multiples of 16.
 struct ByteTensor {
     const void* data;

@@ -1,5 +1,5 @@
-// Tensor elements on the device, of any dtype and strides, for generic kernels and the edges of specialised
-// ones. Tensors are kernel parameters, by value.
+// Tensor elements on the device, of any dtype and strides, for generic kernels and for the edges of
+// specialized kernels. Tensors are kernel parameters by value.
 #pragma once
 
 #include "core/ints.h"
@@ -34,8 +34,8 @@ __device__ inline float load_value(const Tensor& t, int64_t at) {
     }
 }
 
-// The values at `at`, at + step, ...: the first `count` exist, the others of out become 0. All loads are in
-// flight together; in a loop around load_value, its switch makes each load wait for the one before.
+// Loads the elements at `at`, at + step, ... The first `count` exist; the other entries of out become 0. All
+// loads are in flight together. A loop around load_value would wait for each load because of its switch.
 template <int kN>
 __device__ void load_values(const Tensor& t, int64_t at, int64_t step, int count, float (&out)[kN]) {
     const auto load = [&](const auto* data, auto to_f32) {
@@ -53,8 +53,8 @@ __device__ void load_values(const Tensor& t, int64_t at, int64_t step, int count
             for (int i = 0; i < kN; ++i) out[i] = i < count ? load_value(t, at + i * step) : 0.f;
     }
 }
-// The same, as they lie: f32, bf16 or f16. A load is waited for where its value is used, so conversions of
-// several tensors should stand behind the loads of all (value_of).
+// Loads f32, bf16 or f16 elements as load_values does, but as raw bits. A kernel waits for a load where the
+// value is used, so value_of() of several tensors should follow the loads of all of them.
 template <int kN>
 __device__ void load_bits(const Tensor& t, int64_t at, int64_t step, int count, uint32_t (&out)[kN]) {
     const auto load = [&](const auto* data) {
@@ -68,7 +68,7 @@ __device__ inline float value_of(smla_dtype dtype, uint32_t bits) {
     if (dtype == SMLA_F32) return __uint_as_float(bits);
     return dtype == SMLA_BF16 ? bf16_to_f32(uint16_t(bits)) : f16_to_f32(uint16_t(bits));
 }
-// The i32 or i64 elements (i,j), (i,j+step), ...; those that do not exist are -1.
+// Loads the i32 or i64 elements (i,j), (i,j+step), ...; entries from `count` on become -1.
 template <int kN>
 __device__ void load_ints(const Tensor& t, int64_t i, int64_t j, int64_t step, int count,
                           int32_t (&out)[kN]) {
@@ -80,12 +80,12 @@ __device__ void load_ints(const Tensor& t, int64_t i, int64_t j, int64_t step, i
     if (t.dtype == SMLA_I64) load(static_cast<const int64_t*>(t.data));
     else load(static_cast<const int32_t*>(t.data));
 }
-// How many of first, first + step, ... are below `end`.
+// Returns how many of first, first + step, ... are below `end`.
 __device__ inline int count_below(int end, int first, int step) {
     return first < end ? (end - first + step - 1) / step : 0;
 }
 
-// Stores f32, bf16 or f16, rounded once.
+// Stores a value as f32, bf16 or f16, rounded once.
 __device__ inline void store_value(const Tensor& t, int64_t at, float value) {
     switch (t.dtype) {
         case SMLA_F32: static_cast<float*>(t.data)[at] = value; break;
@@ -95,8 +95,8 @@ __device__ inline void store_value(const Tensor& t, int64_t at, float value) {
     }
 }
 
-// Sums and maxima over a warp, or over a block through `scratch` [warps]; every thread gets the result. Their
-// order is fixed: the same inputs give the same bits.
+// Sums and maxima over a warp, or over a block through `scratch` [warps]; every thread gets the result. The
+// order of operations is fixed, so equal inputs give equal bits.
 __device__ inline float warp_sum(float value) {
     for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
     return value;

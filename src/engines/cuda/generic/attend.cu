@@ -1,11 +1,11 @@
-// attend for every shape, format and dtype but f64, in f32 arithmetic.
+// attend for every shape, format and dtype except f64, in f32 arithmetic.
 //
-// Maths   the specification's (ops/attend/reference.cpp), but online: a running maximum instead of a second
+// Maths   As in the specification (ops/attend/reference.cpp), but with a running maximum instead of a second
 //         pass.
-// Tile    one block of 4 warps per token and head; 32 entries of the row list at a time. Each warp computes
-//         the dot products of 8 of them; then each thread accumulates its own channels over all 32.
+// Tile    One block of 4 warps per token and head; 32 entries of the row list at a time. Each warp computes
+//         the dot products of 8 entries; then each thread accumulates some channels over all 32.
 // Shared  q [Dqk], weights and rows of the 32 keys, scratch: less than 5 KB.
-// Why     correct for any dimensions. Slow: each row is decoded value by value, twice for every head.
+// Why     Correct for any dimensions, but slow: each row is decoded value by value, twice for every head.
 #include "engines/cuda/attend/arguments.cuh"
 #include "engines/cuda/attend/run.h"
 #include "engines/cuda/common/launch.cuh"
@@ -15,21 +15,21 @@ namespace smla::cuda_attend {
 namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / 32, kGenericTileKeys = 32, kMaxWidth = 1024;
-constexpr int kChannels = kMaxWidth / kThreads;  // per thread, at most
+constexpr int kChannels = kMaxWidth / kThreads;  // maximum per thread
 
 struct Shared {
     float q[kMaxWidth];
     float weights[kGenericTileKeys];  // logits, then exp(logit - peak)
-    int rows[kGenericTileKeys];       // -1: a hole
+    int rows[kGenericTileKeys];       // -1: masked
 };
 
 struct Running {
     float peak = -INFINITY, sum = 0, out[kChannels] = {};
-    bool any = false;  // a key has been seen
+    bool any = false;  // whether there was a key
 };
 
-// Writes the logits of up to 32 row-list entries to shared memory; row -1 is a hole or past the end of the
-// list.
+// Writes the logits of up to 32 row-list entries to shared memory; row is -1 for masked entries and past the
+// end of the list.
 __device__ void take_logits(const Source& source, int64_t t, int64_t begin, int64_t length, int width,
                             float scale, Shared& shared) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -51,12 +51,12 @@ __device__ void add_keys(const Source& source, int value_width, Shared& shared, 
     for (int j = 0; j < kGenericTileKeys; ++j) {
         if (shared.rows[j] < 0) continue;
         const float logit = shared.weights[j];
-        if (!(logit <= peak) && peak == peak) peak = logit;  // a NaN peak stays
+        if (!(logit <= peak) && peak == peak) peak = logit;  // keeps a NaN peak
         any = true;
     }
     if (!any) return;
     running.any = true;
-    const float base = peak == -INFINITY ? 0.f : peak;  // so that weights of -inf logits are 0
+    const float base = peak == -INFINITY ? 0.f : peak;  // makes weights of -inf logits 0
     const float shrink = running.peak == -INFINITY ? 0.f : expf(running.peak - base);
     running.peak = peak;
     running.sum *= shrink;

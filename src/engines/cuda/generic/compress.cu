@@ -1,20 +1,21 @@
 // compress: a token that closes a group pools the state rows of its window into one cache entry:
 //   entry[d] = sum_j softmax_j(score_j[d]) kv_j[d], then RMS norm, rope of the last channels, encoding.
 //
-// Tile    a block takes a token; most tokens close no group and leave at once. A thread takes four
-//         neighbouring channels of every groups-th row of the window, in batches of kBatch rows in flight
-//         (soft_pool.h). The batches of a group are joined in order, then the groups, in shared memory. Then
-//         norm and rope by the block, and encoding by its warps.
-// Cluster few tokens with long windows, on sm_90 and later: a cluster of 8 blocks takes a token, each an
-//         eighth of its channels. A thread has one batch; the first block collects the pooled channels and
-//         goes on alone. What is joined, and in which order, depends on width and ratio alone: a token's
-//         bits depend neither on other tokens nor on the number of blocks.
-// Shared  row addresses [kRows] i64 (looked up once, by one thread per row) | sums of warps | peaks, sums
-//         and values of the partials, each [groups][shares][columns] float4 | the entry [D] f32.
-//         __syncthreads or cluster_sync between any write and another thread's read.
-// Limit   reads of one SM: 2 * coff * ratio * D * 4 bytes (512 KiB at ratio 128) at 64 bytes per clock, so
-//         8 rows per thread are in flight there (13.6 us on an H200, with 4 rows 15.9; windows of 8 rows take
-//         longer with 8 than with 4). Few tokens of a step close a group of 128. In a cluster: latencies.
+// Tile    A block per token; most tokens close no group, and their blocks return immediately. A thread pools
+//         four neighboring channels of every groups-th row of the window, with kBatch rows in flight
+//         (soft_pool.h). Shared memory joins the batches of a group in order, then the groups. The block then
+//         applies norm and rope, and its warps encode.
+// Cluster For few tokens with long windows, on sm_90 and later, a cluster of 8 blocks processes a token, each
+// block an eighth of the channels. A thread has one batch; the first block collects the pooled channels and
+// finishes alone. The order of joins depends only on width and ratio, so a token's bits depend neither on
+// other tokens nor on the number of blocks.
+// Shared  Row addresses [kRows] i64 (looked up once, by one thread per row) | sums of warps | peaks, sums and
+//         values of the partials, each [groups][shares][columns] float4 | the entry [D] f32. A __syncthreads
+//         or cluster_sync separates any write from another thread's read.
+// Limit   Reads of one multiprocessor: 2 * coff * ratio * D * 4 bytes (512 KiB at ratio 128) at 64 bytes per
+//         clock. With 8 rows per thread in flight, ratio 128 takes 13.6 us on an H200 (4 rows: 15.9); windows
+//         of 8 rows are slower with 8 than with 4. Few tokens of a step close a group of 128. Clusters are
+//         limited by latencies.
 #include "core/tensor.h"
 #include "engines/cuda/candidates.h"
 #include "engines/cuda/common/hadamard.cuh"
@@ -39,11 +40,11 @@ namespace {
 
 constexpr int kThreads = 512, kRows = 128;
 constexpr int kChannels = 4;  // per thread
-// Rows of a thread in flight: windows of 8 rows have two for each thread, if an entry has 512 channels.
+// Rows of a thread in flight. Windows of 8 rows have two per thread, if an entry has 512 channels.
 constexpr int kFewRows = 2, kManyRows = 8;
 constexpr int kMostGroups = 16;
-constexpr int kCluster = 8;  // blocks of a token with a long window
-// Kernels of short windows have no code for clusters: a call of ratio 4 took 1 us longer with it.
+constexpr int kCluster = 8;  // blocks per token with a long window
+// Kernels for short windows have no cluster code, which costs a call of ratio 4 another 1 us.
 template <int kBatch>
 constexpr bool kSpreads = kBatch == kManyRows;
 static_assert(kRows <= kThreads && kMaxRowWidth <= kThreads * kChannels);
@@ -53,8 +54,8 @@ struct CompressParams {
     BlockTable table;
     Tensor request_of_token, positions, slots, weight, frequencies, entries, latents;
     int64_t ratio, coff;          // coff: windows that an entry pools
-    int blocks;                   // of a token: 1 or kCluster
-    int columns, groups, shares;  // threads of a block along the channels, the rows, the batches of a group
+    int blocks;                   // per token: 1 or kCluster
+    int columns, groups, shares;  // threads along the channels, the rows, the batches of a group
     float eps;
     bool rounds, hadamard;
 };
@@ -64,7 +65,8 @@ struct Window {
     int64_t request, first, rows;
 };
 
-// Looks up rows [from, from + kRows) of the window; null: no such row. Returns whether there is any.
+// Finds the addresses of rows [from, from + kRows) of the window, null if missing. Returns whether any
+// exists.
 __device__ bool find_rows(const CompressParams& p, const Window& window, int64_t from, const char** found) {
     const int j = int(threadIdx.x);
     const char* at = nullptr;
@@ -72,12 +74,12 @@ __device__ bool find_rows(const CompressParams& p, const Window& window, int64_t
         const int64_t row = row_of(p.table, window.request, window.first + from + j);
         if (!p.state.hole(row)) at = p.state.row_packed(row);
     }
-    __syncthreads();  // the addresses before may still be read
+    __syncthreads();  // previous addresses may still be read
     if (j < kRows) found[j] = at;
     return __syncthreads_or(at != nullptr) != 0;
 }
 
-// The thread's channels of a row. Only `left` exist; the others become `missing`.
+// Loads the thread's channels of a row. Channels from `left` on become `missing`.
 template <bool kAligned>
 __device__ void load_channels(const float* at, int left, float missing, float (&out)[kChannels]) {
     if constexpr (kAligned) {
@@ -89,7 +91,7 @@ __device__ void load_channels(const float* at, int left, float missing, float (&
     }
 }
 
-// kBatch rows from row j on, `groups` apart; channels from d on.
+// Pools kBatch rows, j, j + groups, ...; channels start at d.
 template <bool kAligned, int kBatch>
 __device__ void pool_batch(const CompressParams& p, const Window& window, const char* const* found,
                            int64_t from, int j, int d, SoftPool (&pools)[kChannels]) {
@@ -110,7 +112,7 @@ __device__ void pool_batch(const CompressParams& p, const Window& window, const 
         load_channels<kAligned>(first, width - d, 0, kv[i]);
         load_channels<kAligned>(first + overlapped, width - d, -INFINITY, score[i]);
     };
-    if (whole) {  // no branch between the loads, so that all are in flight at once
+    if (whole) {  // loads without a branch between them are in flight together
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) load(i);
     } else {
@@ -126,7 +128,7 @@ __device__ void pool_batch(const CompressParams& p, const Window& window, const 
         float kv_of[kBatch], score_of[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) kv_of[i] = kv[i][c], score_of[i] = score[i][c];
-        if constexpr (kSpreads<kBatch>) {  // as threads of a cluster join theirs
+        if constexpr (kSpreads<kBatch>) {  // joins as threads of a cluster do
             SoftPool batch;
             batch.add(score_of, kv_of);
             pools[c].join(batch);
@@ -136,7 +138,7 @@ __device__ void pool_batch(const CompressParams& p, const Window& window, const 
     }
 }
 
-// Pools the channels of block `rank` of the token's blocks, into `entry` of the first block.
+// Pools the channels of block `rank` of the token into `entry` of the first block.
 template <bool kAligned, int kBatch>
 __device__ void pool(const CompressParams& p, const Window& window, int rank, const char** found,
                      float4* parts, float* entry) {
@@ -162,7 +164,7 @@ __device__ void pool(const CompressParams& p, const Window& window, int rank, co
         at[2 * size] = {pools[0].value, pools[1].value, pools[2].value, pools[3].value};
     }
     __syncthreads();
-    if (cluster) cluster_wait();  // for the first block to run
+    if (cluster) cluster_wait();  // the first block must run
     const int end = min(p.columns * kChannels, p.cache.width - first);
     for (int d = int(threadIdx.x); d < end; d += kThreads) {
         const float* at = reinterpret_cast<const float*>(parts) + d;
@@ -179,7 +181,8 @@ __device__ void pool(const CompressParams& p, const Window& window, int rank, co
     }
 }
 
-// `weight`: that of channel threadIdx.x, which was loaded early. Channels from kThreads on load theirs here.
+// Applies the norm. `weight` is the weight of channel threadIdx.x, loaded early; channels from kThreads on
+// load theirs here.
 __device__ void norm(const CompressParams& p, float* entry, float weight, float* scratch) {
     const int width = p.cache.width;
     float square = 0;
@@ -192,7 +195,7 @@ __device__ void norm(const CompressParams& p, float* entry, float weight, float*
         entry[d] *= factor * (d < kThreads ? weight : load_value(p.weight, element(p.weight, d)));
 }
 
-// By the block's last warp, which has no rows to look up meanwhile.
+// Computes angles in the block's last warp, which has no rows to look up.
 __device__ void find_angles(const CompressParams& p, int64_t position, float2* angles) {
     if (threadIdx.x < kThreads - 32) return;
     for (int i = int(threadIdx.x % 32); i < int(p.frequencies.shape[0]); i += 32)
@@ -207,7 +210,7 @@ __device__ void rotate(const CompressParams& p, float* entry, const float2* angl
     }
 }
 
-// Writes the optional f32 row; then rounds to bf16 what formats with scales will encode.
+// Writes the optional f32 row, then rounds to bf16 for formats with scales.
 __device__ void store_entry(const CompressParams& p, int64_t token, float* entry) {
     for (int d = int(threadIdx.x); d < p.cache.width; d += kThreads) {
         const float v = entry[d];
@@ -242,7 +245,8 @@ __global__ void __launch_bounds__(kThreads)
     pool<kAligned, kBatch>(p, window, rank, found, parts, entry);
     if (cluster) cluster_sync();
     if (rank > 0) return;
-    // One block needs no barrier: until the next one, a thread touches only its own channels of `entry`.
+    // No barrier is needed with one block: until the next one, a thread accesses only its channels of
+    // `entry`.
     if (present(p.weight)) norm(p, entry, weight, scratch);
     for (int d = int(threadIdx.x); present(p.latents) && d < p.cache.width; d += kThreads)
         store_value(p.latents, element(p.latents, token, d), entry[d]);
@@ -292,7 +296,7 @@ CompressParams compress_params(const smla_compress_args& args) {
     return p;
 }
 
-// A cluster for each token, where the GPU has clusters and room for them, and a thread for each batch.
+// Uses a cluster per token and a thread per batch, if the GPU has clusters and room for them.
 void spread(CompressParams& p, int64_t tokens, int64_t rows, const Env& env) {
     const DeviceFacts& facts = env.device->facts();
     const int columns = p.columns / kCluster;

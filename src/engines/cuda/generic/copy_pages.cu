@@ -1,8 +1,8 @@
-// copy_pages: copies the records of whole pages byte by byte, but not the gaps between rows or pages.
+// copy_pages: copies the records of whole pages byte by byte, without the gaps between rows or pages.
 //
-// A page is one piece of bytes if its rows are dense, else one piece per row. A warp copies up to kSegment
-// bytes of a piece, 16 at a time where both ends are aligned, else 4, else 1. Limit: memory; a page of 64
-// V3.2 records (42 KB) is 11 warps.
+// A page is one piece of bytes if its rows are dense, otherwise one piece per row. A warp copies up to
+// kSegment bytes of a piece, 16 at a time if both ends are aligned, otherwise 4 or 1. Limit: memory; a page
+// of 64 V3.2 records (42 KB) needs 11 warps.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/values.cuh"
 #include "engines/cuda/generic/generic.h"

@@ -1,8 +1,8 @@
-// gather: row i of out is a cached token, dequantised or raw, of the request whose range of `cu` contains i.
+// gather: row i of out is a cached token, dequantized or raw, of the request whose range of `cu` contains i.
 //
-// A warp takes a row of out, four rows per block. Its lanes search the request, 32 ranges at a time (the last
-// range that contains the row counts), then copy neighbouring values. Limit: memory for long requests; the
-// search takes R / 32 steps through cached prefix sums.
+// A warp processes a row of out, four rows per block. Its lanes search the request, 32 ranges at a time (the
+// last matching range wins), then copy neighboring values. Limit: memory for long requests; the search takes
+// R / 32 steps through cached prefix sums.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/records.cuh"
@@ -31,7 +31,7 @@ __device__ int find_request(const Tensor& cu, int64_t requests, int64_t out_row)
     return __reduce_max_sync(~0u, last);
 }
 
-// Cache row of a request's token; -1 if the block table is too short or has no page there.
+// Returns the cache row of a request's token, or -1 if the block table is too short or has no page there.
 __device__ int64_t cached_row(const GatherParams& p, int64_t request, int64_t token) {
     const int64_t row = row_of(p.table, request, token);
     return p.cache.hole(row) ? -1 : row;

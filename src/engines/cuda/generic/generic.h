@@ -1,5 +1,5 @@
-// The kernels that take every shape and every record format of a stage: correct first, and quick where the
-// stage is small. One file each.
+// Generic kernels, one file each, which support every shape and every record format of a stage. They are
+// written for correctness, and for speed only where a stage is small.
 #pragma once
 
 #include "engines/candidate.h"
@@ -8,7 +8,7 @@ namespace smla {
 
 void run_cuda_norm(const smla_norm_args& args, const Env& env);
 
-constexpr int64_t kMaxRopePairs = 4096;  // their cosines and sines in shared memory: 32 KB
+constexpr int64_t kMaxRopePairs = 4096;  // their cosines and sines use 32 KB of shared memory
 void run_cuda_rope(const smla_rope_args& args, const Env& env);
 
 void run_cuda_quant_index_q(const smla_quant_index_q_args& args, const Env& env);

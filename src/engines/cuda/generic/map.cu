@@ -1,8 +1,8 @@
 // map: positions of a request become rows of a cache, through its block table.
 //
-// A block takes a token; if nothing is counted or measured, a part of its columns. One thread reads and
+// A block processes a token, or some of its columns if there are no counts or lengths. One thread reads and
 // writes an element, so the call may be in place. Limit: integer divisions, about 1 us for 128 x 2048
-// columns, then memory; the table is cached. Pools take a kernel of their own: a block finds the end of its
+// columns, then memory; the table is cached. Pools have a separate kernel: a block finds the end of its
 // token's list, then writes all of its columns.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
@@ -20,8 +20,8 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kBatch = 4;                   // columns of a thread whose loads are on their way at once
-constexpr int64_t kColumns = 2 * kThreads;  // per block, if nothing is counted or measured
+constexpr int kBatch = 4;                   // columns of a thread with loads in flight
+constexpr int64_t kColumns = 2 * kThreads;  // per block, if there are no counts or lengths
 
 struct MapParams {
     Tensor positions, request_of_token, rows, counts, lengths, limits, visible_tokens;
@@ -31,7 +31,7 @@ struct MapParams {
     unsigned parts;  // blocks per token
 };
 
-// Thread 0 gets the sum of `count` and the maximum of `length`.
+// Returns, in thread 0, the sum of `count` and the maximum of `length`.
 __device__ int2 over_block(int count, int length) {
     __shared__ int counts[kThreads / 32], lengths[kThreads / 32];
     count = __reduce_add_sync(~0u, count), length = __reduce_max_sync(~0u, length);
@@ -42,7 +42,7 @@ __device__ int2 over_block(int count, int length) {
             __reduce_max_sync(~0u, reads ? lengths[threadIdx.x] : 0)};
 }
 
-// Writes a token's count and length, from what each thread of the block has found.
+// Writes a token's count and length from the results of the block's threads.
 __device__ void put_totals(const MapParams& p, int64_t token, int found, int length) {
     if (!present(p.counts) && !present(p.lengths)) return;
     const int2 all = over_block(found, length);
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ M
     put_totals(p, token, found, length);
 }
 
-// Returns the number of pools up to the last listed one; the same value in all threads of the block.
+// Returns the number of pools up to the last listed one, in all threads of the block.
 __device__ int64_t listed_pools(const MapParams& p, int64_t token, int64_t limit) {
     __shared__ int last;
     int own = 0;
@@ -90,7 +90,7 @@ __device__ int64_t listed_pools(const MapParams& p, int64_t token, int64_t limit
     }
     const int2 all = over_block(0, own);
     if (threadIdx.x == 0) last = all.y;
-    __syncthreads();  // also before the memory of over_block serves again
+    __syncthreads();  // also before the memory of over_block is reused
     return last;
 }
 

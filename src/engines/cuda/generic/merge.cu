@@ -1,10 +1,10 @@
 // merge: combines partial results of disjoint row lists by their lse; one block per token and head.
 //
-// Maths   the specification's (ops/merge/reference.cpp): weights relative to the largest lse; the sink joins
-//         the denominator; empty partials, whose lse is -inf or +inf, are never read.
-// Tile    128 threads; each sums its own channels over the partials, in order.
-// Shared  one float per warp. Every thread recomputes the weights: partials are few.
-// Limit   the bytes of the partials, which are read once.
+// Maths   As in the specification (ops/merge/reference.cpp): weights relative to the largest lse; the sink
+//         enters the denominator; empty partials, whose lse is -inf or +inf, are never read.
+// Tile    128 threads; each sums some channels over the partials, in order.
+// Shared  One float per warp. Every thread recomputes the weights, because partials are few.
+// Limit   The bytes of the partials, which are read once.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/values.cuh"
 #include "engines/cuda/generic/generic.h"
@@ -19,14 +19,14 @@ constexpr int kThreads = 128;
 
 struct Arguments {
     Tensor partials, lse, sink, out, lse_out;
-    float unit;  // of lse and lse_out, in nats
+    float unit;  // unit of lse and lse_out, in nats
 };
 
 struct Weights {
     float peak = -INFINITY, lse = -INFINITY, factor = 0;
 };
 
-// Returns the lse of a partial; -inf if it is empty.
+// Returns the lse of a partial, or -inf if it is empty.
 __device__ float lse_of(const Arguments& args, int64_t part, int64_t t, int64_t h) {
     const float lse = cuda::load_value(args.lse, cuda::element(args.lse, part, t, h));
     return lse == INFINITY ? -INFINITY : lse * args.unit;
@@ -37,9 +37,9 @@ __device__ Weights weigh(const Arguments& args, int64_t t, int64_t h) {
     Weights out;
     for (int64_t i = 0; i < parts; ++i) {
         const float lse = lse_of(args, i, t, h);
-        if (!(lse <= out.peak) && out.peak == out.peak) out.peak = lse;  // a NaN peak stays
+        if (!(lse <= out.peak) && out.peak == out.peak) out.peak = lse;  // keeps a NaN peak
     }
-    if (out.peak == -INFINITY) return out;  // no partial saw a key: out is 0 whatever the sink
+    if (out.peak == -INFINITY) return out;  // no partial has a key, so out is 0 with any sink
     float sum = 0;
     for (int64_t i = 0; i < parts; ++i) {
         const float lse = lse_of(args, i, t, h);
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) merge_generic(const __grid_constant_
         float out = 0;
         for (int64_t i = 0; i < args.partials.shape[0]; ++i) {
             const float lse = lse_of(args, i, t, h);
-            if (lse == -INFINITY) continue;  // an empty partial is never read
+            if (lse == -INFINITY) continue;  // empty partials are never read
             const float weight = expf(lse - weights.peak) * weights.factor;
             out += weight * cuda::load_value(args.partials, cuda::element(args.partials, i, t, h, d));
         }

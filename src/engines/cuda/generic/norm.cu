@@ -1,8 +1,8 @@
 // norm: out = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias; the mean is 0 for rms.
 //
-// A row of up to 1024 values takes a warp, eight rows per block; a longer one takes a block of eight warps. A
-// row is read three times (mean, squares, result), twice from L1, each time kBatch values of a thread at
-// once. Limit: memory for many rows, latency for few.
+// A warp processes a row of up to 1024 values, eight rows per block; a block of eight warps processes a
+// longer row. A row is read three times (mean, squares, result), twice from L1, with kBatch values per thread
+// in flight. Limit: memory for many rows, latency for few.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/values.cuh"
@@ -15,9 +15,9 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBatch = 16;  // values of a thread that are on their way at once
+constexpr int kBatch = 16;  // values of a thread in flight
 
-// Sum over the row, the same in every thread that works on it.
+// Returns the sum over the row, in every thread of the row.
 template <int RowThreads>
 __device__ float row_sum(float value) {
     if constexpr (RowThreads == 32) {
@@ -28,8 +28,8 @@ __device__ float row_sum(float value) {
     }
 }
 
-// Calls use(d, values, count) for the thread's values of a row, kBatch of them at a time: those of d,
-// d + RowThreads, ...
+// Calls use(d, values, count) for batches of up to kBatch of the thread's values d, d + RowThreads, ... of a
+// row.
 template <int RowThreads, class Use>
 __device__ void each_batch(const Tensor& x, int64_t row_at, Use use) {
     const int width = int(x.shape[2]);
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
     follow_grid_before();
     const auto groups = unsigned(x.shape[1]);
     const unsigned row = blockIdx.x * (kThreads / RowThreads) + threadIdx.x / RowThreads;
-    if (row >= x.shape[0] * groups) return;  // whole warps, or the whole block
+    if (row >= x.shape[0] * groups) return;  // returns whole warps, or the whole block
     const int64_t in = element(x, row / groups, row % groups), to = element(out, row / groups, row % groups);
     const auto width = float(x.shape[2]);
 
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
             if (i < count) square += (values[i] - mean) * (values[i] - mean);
     });
     const float factor = 1.f / sqrtf(row_sum<RowThreads>(square) / width + eps);
-    // out may be x: from here on each thread reads only what it writes itself
+    // out may be x, because from here on each thread reads only elements that it writes
     each_batch<RowThreads>(x, in, [&](int d, const auto& values, int count) {
         float weights[kBatch], biases[kBatch];
         const auto load = [&](const Tensor& t, float(&into)[kBatch]) {

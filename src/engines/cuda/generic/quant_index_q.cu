@@ -1,12 +1,12 @@
-// quant_index_q: rotates (by position, Hadamard) and quantises rows of index queries, and multiplies their
+// quant_index_q: rotates (by position, Hadamard) and quantizes rows of index queries, and multiplies their
 // scale into the head's weight. The rules are scale_rule::e8m0 and scale_rule::mxfp4, as in
 // ops/quant_index_q/reference.cpp.
 //
-// A block takes four heads of a token, a warp each: the row goes to shared memory as f32; rotations there;
-// the maximum over the warp; codes. Where rows are rotated by position a fifth warp computes cosines and
-// sines meanwhile. Limit: latency for one token (64 rows), memory for thousands.
+// A block processes four heads of a token, a warp each: the warp loads the row to shared memory as f32,
+// rotates it, finds its maximum and encodes it. If rows are rotated by position, a fifth warp computes
+// cosines and sines meanwhile. Limit: latency for one token (64 rows), memory for thousands.
 //
-// Shared  turns [pairs] float2 | one f32 row per warp.
+// Shared  Cosines and sines [pairs] float2 | one f32 row per warp.
 #include "core/tensor.h"
 #include "engines/cuda/common/hadamard.cuh"
 #include "engines/cuda/common/launch.cuh"
@@ -25,7 +25,7 @@ namespace cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kBatch = 4;  // values of a lane that are on their way at once
+constexpr int kBatch = 4;  // values of a lane in flight
 constexpr int kGroup = int(kQueryScaleGroup);
 static_assert(kGroup == 32, "a group has a lane for each value");
 
@@ -34,10 +34,10 @@ struct QuantParams {
     RowRotation rotation;
     float floor, factor;
     bool hadamard;
-    unsigned parts;  // blocks of a token
+    unsigned parts;  // blocks per token
 };
 
-// Encodes a group of 32; returns its scale's code: NaN if any value is NaN, as e2m1 has none.
+// Encodes a group of 32. Returns its scale's code, NaN if any value is NaN, because e2m1 has no NaN.
 __device__ uint8_t encode_e2m1_group(const float* values, uint8_t* bytes) {
     const int lane = int(threadIdx.x % 32);
     const uint8_t code = scale_rule::mxfp4(warp_amax(values, kGroup));
@@ -48,7 +48,7 @@ __device__ uint8_t encode_e2m1_group(const float* values, uint8_t* bytes) {
     return __any_sync(~0u, isnan(values[lane])) ? uint8_t(255) : code;
 }
 
-// Writes the row; returns the scale that multiplies the weight.
+// Writes the row. Returns the scale that multiplies the weight.
 __device__ float encode_row(const QuantParams& p, int64_t token, int64_t head, const float* row, int width) {
     const int lane = int(threadIdx.x % 32);
     const int64_t to = element(p.q_out, token, head);
@@ -70,7 +70,7 @@ __device__ float encode_row(const QuantParams& p, int64_t token, int64_t head, c
     return 1;
 }
 
-// Brings a row to shared memory. Returns the bits of its weight, in the first lane.
+// Loads a row to shared memory. Returns the bits of its weight, in the first lane.
 __device__ uint32_t load_row(const QuantParams& p, int64_t token, int64_t head, float* row) {
     const int width = int(p.q.shape[2]), lane = int(threadIdx.x % 32);
     const int64_t in = element(p.q, token, head);
@@ -87,7 +87,7 @@ __device__ uint32_t load_row(const QuantParams& p, int64_t token, int64_t head, 
     return weight[0];
 }
 
-// Rotates, encodes and weighs a row that load_row() has brought.
+// Rotates and encodes a row that load_row() has loaded, and writes its weight.
 __device__ void finish_row(const QuantParams& p, int64_t token, int64_t head, const float2* turns,
                            float weight, float* row) {
     const int lane = int(threadIdx.x % 32), width = int(p.q.shape[2]);

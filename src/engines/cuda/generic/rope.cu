@@ -1,13 +1,14 @@
 // rope and inverse_rope: rotates pairs of channels by position * frequency.
 //
-// A block takes a token and some of its groups (heads). It computes the token's cosines and sines once, into
-// shared memory; then its threads rotate pairs. A thread reads both channels of a pair before it writes them,
-// so out may be x. With few tokens blocks take fewer groups, until the GPU has four blocks per
+// A block processes a token and some of its groups (heads). It computes the token's cosines and sines once,
+// in shared memory; then its threads rotate pairs. A thread reads both channels of a pair before it writes
+// them, so out may be x. With few tokens, blocks process fewer groups, until the GPU has four blocks per
 // multiprocessor. Limit: memory.
 //
-// Where nothing is rotated, rows are copied 16 bytes at a time: how backends join the two parts of queries.
+// If nothing is rotated, rows are copied 16 bytes at a time. Backends use this to join the two parts of
+// queries.
 //
-// Shared  cosine [pairs] | sine [pairs], f32.
+// Shared  Cosine [pairs] | sine [pairs], f32.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
@@ -25,7 +26,7 @@ namespace {
 constexpr int kThreads = 128;
 
 struct RopeParams {
-    Tensor x, positions, frequencies, out;  // out is x if the rotation is in place
+    Tensor x, positions, frequencies, out;  // out is x for rotation in place
     int64_t pairs, first;
     int64_t skip;   // channel of x that is channel 0 of out
     int64_t count;  // channels of out that are written
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
     fill_angles(p, token, cosine, sine);
     __syncthreads();
 
-    // a warp takes a group: first its pairs, then the channels that are only copied
+    // a warp processes a group: first its pairs, then the channels that are only copied
     const int64_t end = min(begin + p.block_groups, p.x.shape[1]);
     const int64_t first = p.first - p.skip;  // first rotated channel of out
     for (int64_t group = begin + threadIdx.x / 32; group < end; group += kThreads / 32) {
@@ -87,7 +88,7 @@ struct CopyPlace {
         return (reinterpret_cast<uintptr_t>(data) | uint64_t(token_bytes) | uint64_t(group_bytes)) % 16 == 0;
     }
 };
-constexpr int kCopies = 4;  // 16-byte copies of a thread that are on their way at once
+constexpr int kCopies = 4;  // 16-byte copies of a thread in flight
 
 __global__ void __launch_bounds__(kThreads) copy_kernel(const GridOrder order, CopyPlace from, CopyPlace to,
                                                         uint32_t groups, uint32_t row_16, uint32_t count) {
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(const GridOrder order, C
         if (first + i * kThreads < count) *reinterpret_cast<uint4*>(place[i]) = value[i];
 }
 
-// Whether the call copied rows, as nothing is rotated and their places allow it.
+// Copies rows and returns true, if nothing is rotated and the layouts allow it.
 bool copy_rows(const smla_rope_args& args, const Env& env) {
     if (args.frequencies.shape[0] != 0 || !smla::present(args.out) || args.out.shape[2] != args.x.shape[2])
         return false;

@@ -1,7 +1,7 @@
 // save_state: a token's row of the state cache = kv | score + ape[position % ratio], in f32.
 //
-// A block takes a token; neighbouring threads take neighbouring channels. Limit: memory, 8 bytes read and 8
-// written per channel of f32 inputs; ape is cached.
+// A block processes a token; neighboring threads process neighboring channels. Limit: memory, 8 bytes read
+// and 8 written per channel of f32 inputs; ape is cached.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
@@ -15,7 +15,7 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBatch = 4;  // channels of a thread whose loads are on their way at once
+constexpr int kBatch = 4;  // channels of a thread with loads in flight
 
 __global__ void __launch_bounds__(kThreads)
     save_state_kernel(const GridOrder order, const __grid_constant__ DeviceCache state,

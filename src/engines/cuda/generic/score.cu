@@ -1,8 +1,9 @@
-// score for any heads, width up to 1024, key format, query dtype and strides. Correctness only.
+// score for any heads, width up to 1024, key format, query dtype and strides, without regard to speed.
 //
-// A warp takes a column: the key's values in shared memory, the dot product of a head over the lanes, one
-// head after another, the key's scale last. 8 warps per block; the grid is tokens x groups of 64 columns.
-// About 2 loads and a conversion per product limit it to 10 to 50 GFLOP/s per multiprocessor.
+// A warp computes a column: the key's values are in shared memory, lanes share the dot product of a head,
+// heads follow one another, and the key's scale is applied last. A block has 8 warps; the grid is tokens x
+// groups of 64 columns. About 2 loads and a conversion per product limit it to 10 to 50 GFLOP/s per
+// multiprocessor.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/score/columns.cuh"
 #include "engines/cuda/score/logit.cuh"
@@ -17,7 +18,7 @@ struct GenericScore {
     ScoreInputs inputs;
     KeyColumns place;
     Windows window;
-    Logits logits;  // from column window.begin on
+    Logits logits;  // starting at column window.begin
     int fill;
 };
 
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(kWarps * 32) score_generic(const __grid_consta
                 const float scale =
                     load_key(task.inputs.keys, place.page * task.inputs.keys.page_rows + place.offset, key);
                 value = logit(task.inputs, token, key, scale);
-                __syncwarp();  // before the next key
+                __syncwarp();  // before the next key is loaded
             }
         } else if (!task.fill) {
             continue;

@@ -1,12 +1,11 @@
 // select for any row, k and dtype.
 //
-// Steps      three histograms of 11 bits (cut.cuh) find the k-th best score; one more pass writes the
-//            winners in order. Lists with ids: cuts by score, then id, then column; winners are sorted in
-//            scratch.
-// Tile       a block of 512 threads per row. Lists with ids: at most two blocks per multiprocessor, each
-//            with its own scratch, which it reuses row by row.
+// Steps      Three histograms of 11 bits (cut.cuh) find the k-th best score; one more pass writes the winners
+//            in order. Lists with ids are cut by score, then id, then column; winners are sorted in scratch.
+// Tile       A block of 512 threads per row. Lists with ids: at most two blocks per multiprocessor, each with
+//            a private scratch that it reuses for every row.
 // Shared     2048 bins and the warps' sums: 8.3 KB.
-// Limit      each row is read four times (with ids: up to eleven times).
+// Limit      Each row is read four times (with ids: up to eleven times).
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/select/list.cuh"
 
@@ -38,10 +37,10 @@ struct SelectIds {
     SelectOutput output;
     Windows windows;
     char* scratch;
-    int64_t slots, tokens;  // per block, a power of two
+    int64_t slots, tokens;  // slots per block, a power of two; tokens of the call
 };
 
-// Winners in scratch. Order: id ascending, score descending, column ascending.
+// Winners in scratch, ordered by ascending id, descending score, ascending column.
 struct Sorted {
     uint64_t* keys;
     uint32_t* columns;
@@ -54,7 +53,7 @@ struct Sorted {
         keys[a] = keys[b], columns[a] = columns[b];
         keys[b] = key, columns[b] = column;
     }
-    // Bitonic: n is a power of two.
+    // Bitonic sort; n is a power of two.
     __device__ void sort(int64_t n) const {
         for (int64_t size = 2; size <= n; size *= 2)
             for (int64_t step = size / 2; step > 0; step /= 2) {
@@ -67,7 +66,7 @@ struct Sorted {
     }
 };
 
-// Elements with an id of one token, and the cut through them.
+// Elements of one token that have an id.
 class IdList {
 public:
     __device__ IdList(const SelectIds& task, int64_t token)
@@ -75,7 +74,7 @@ public:
     __device__ int id(int j) const { return int(load_int(task_.ids, token_, j)); }
     __device__ float score(int j) const { return load_value(task_.scores, element(task_.scores, token_, j)); }
 
-    // f(key, id, column) for each, over the block's threads.
+    // Calls f(key, id, column) for each element, spread over the block's threads.
     template <class F>
     __device__ void each(const F& f) const {
         for (int64_t j = window_.begin + int(threadIdx.x); j < window_.end; j += kSelectThreads) {
@@ -90,8 +89,8 @@ private:
     Window window_;
 };
 
-// Winners: elements with a score above the cut; among equal scores those of lower ids; among equal ids those
-// of lower columns.
+// Cut through the elements. Scores above the cut win; among equal scores, lower ids win; among equal ids,
+// lower columns.
 struct IdCut {
     Cut score, id, column;  // ids and columns are complemented, so that the lowest is the best
 
@@ -166,7 +165,7 @@ __global__ void __launch_bounds__(kSelectThreads, 2) select_ids(const __grid_con
 int64_t id_blocks(const smla_select_args& args, const Env& env) {
     return std::min<int64_t>(args.scores.shape[0], 2 * env.device->facts().multiprocessors);
 }
-// A power of two, at least 2 so that each block's keys are aligned.
+// Returns a power of two, at least 2, so that each block's keys are aligned.
 int64_t id_slots(const smla_select_args& args) {
     int64_t n = 2;
     while (n < std::min(args.scores.shape[1], args.indices.shape[1])) n *= 2;

@@ -1,14 +1,14 @@
-// write_kv and write_index: norm and rotate [head | tail] of a token if asked, and encode it into the row
-// that its slot names.
+// write_kv and write_index: optionally normalizes and rotates [head | tail] of a token, and encodes it into
+// the row of its slot.
 //
-// A block takes a token: four warps bring the row to shared memory as f32, all its values on their way at
-// once; a fifth computes cosines and sines meanwhile, where the row is rotated. Every warp adds up the whole
-// head for the norm, in the order of norm's kernel, so that no barrier waits for partial sums and the bits
-// are those of norm, rope and a plain write (of heads of up to 1024 values). Then the row is encoded, tile by
-// tile. The bytes equal those of the host's encoders. Limit: memory for thousands of tokens (4 B read and
-// about 1 B written per value), latency for a few.
+// A block processes a token: four warps load the row to shared memory as f32, with all values in flight. If
+// the row is rotated, a fifth warp computes cosines and sines meanwhile. Every warp sums the whole head for
+// the norm, in the order of norm's kernel, so that no barrier waits for partial sums and the bits equal norm,
+// rope and a plain write (for heads of up to 1024 values). Then the row is encoded, tile by tile. The bytes
+// equal the results of the host's encoders. Limit: memory for thousands of tokens (4 B read and about 1 B
+// written per value), latency for a few.
 //
-// Shared  turns [pairs] float2 | the row | weights and biases of the norm, all f32.
+// Shared  Cosines and sines [pairs] float2 | the row | weights and biases of the norm, all f32.
 #include "core/tensor.h"
 #include "engines/cuda/common/hadamard.cuh"
 #include "engines/cuda/common/launch.cuh"
@@ -23,11 +23,11 @@ namespace cuda {
 
 namespace {
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps;  // that load
-constexpr int kBatch = 4;                          // values of a thread that are on their way at once
-constexpr int kAhead = 16;                         // the same of a lane, from shared memory
+constexpr int kWarps = 4, kThreads = 32 * kWarps;  // loading warps and threads
+constexpr int kBatch = 4;                          // values of a thread in flight, from global memory
+constexpr int kAhead = 16;                         // values of a lane in flight, from shared memory
 
-// What changes a row before it is encoded.
+// Changes of a row before it is encoded.
 struct RowChange {
     Tensor weight, bias, values;
     RowRotation rotation;
@@ -44,7 +44,7 @@ struct RowChange {
           hadamard(args.hadamard != 0) {}
 };
 
-// What a block loads: the token's row of a tensor, or a vector.
+// A block's input: the token's row of a tensor, or a vector.
 struct Part {
     const Tensor& tensor;
     int64_t at, stride;
@@ -60,7 +60,7 @@ struct Part {
     }
 };
 
-// Loads of all parts are on their way before the first one is waited for.
+// Loads all parts. All loads are in flight before the first wait.
 template <int kParts>
 __device__ void load_parts(const Part (&parts)[kParts], int longest) {
     for (int first = int(threadIdx.x); first < longest; first += kBatch * kThreads) {
@@ -78,7 +78,7 @@ __device__ void load_parts(const Part (&parts)[kParts], int longest) {
     }
 }
 
-// Calls use(v) for the lane's values of the row, in order, many loads at a time.
+// Calls use(v) for the lane's values of the row, in order, with many loads in flight.
 template <class Use>
 __device__ void each_value(const float* row, int width, Use use) {
     for (int first = int(threadIdx.x % 32); first < width; first += kAhead * 32) {
@@ -91,7 +91,7 @@ __device__ void each_value(const float* row, int width, Use use) {
     }
 }
 
-// `weight`: the vector, in shared memory; the bias, if there is one, behind it.
+// Normalizes the head. `weight` is in shared memory, followed by the optional bias.
 __device__ void norm_head(const RowChange& change, int width, const float* weight, float* row) {
     float mean = 0, square = 0;
     if (change.centre) {
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads + 32)
     if (hole) return;
     const Warps all{int(threadIdx.x) / 32, int(blockDim.x) / 32};
     if (change.hadamard) {
-        __syncthreads();  // values are stored
+        __syncthreads();  // values have been stored
         if (all.index == 0) warp_hadamard(row, cache.width);
         __syncthreads();
     }

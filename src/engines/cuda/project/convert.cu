@@ -1,7 +1,7 @@
 // Conversions around cuBLASLt: x to the weight's dtype, and sums of bf16 parts to out.
 //
-// A block takes a row (token, group); neighbouring threads take neighbouring values. Limit: memory; with f32
-// x and bf16 weights, 4 bytes read and 6 written per value of x, 12 read and 2 to 4 written per result.
+// A block processes a row (token, group); neighboring threads process neighboring values. Limit: memory. With
+// f32 x and bf16 weights, a value of x costs 4 bytes read and 6 written, a result 12 read and 2 to 4 written.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/values.cuh"
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// Adds the smallest parts first.
+// Adds up the parts, smallest first.
 __global__ void __launch_bounds__(kThreads)
     add_parts_kernel(const float* sums, int parts, const __grid_constant__ Tensor out) {
     follow_grid_before();

@@ -1,4 +1,4 @@
-// project, absorb, up_project, out_project through cuBLASLt, which is loaded at run time.
+// project, absorb, up_project and out_project through cuBLASLt, which is loaded at run time.
 #include "core/tensor.h"
 #include "engines/cuda/candidates.h"
 #include "engines/cuda/project/project.h"
@@ -22,7 +22,7 @@ void each_pass(const Args& args, const LtRoute& route, Use use) {
 // The products of a call's passes over tokens, in order.
 using Products = std::vector<std::shared_ptr<const LtProduct>>;
 
-// Makes what the process has not made yet, outside of captures. Null where a capture forbids it.
+// Returns a product, made on first use in the process. Returns null if it would have to be made in a capture.
 std::shared_ptr<const LtProduct> product_of(const LtShape& shape, const Env& env) {
     LtProducts& products = lt_products(env.device->index());
     auto product = products.find(shape);
@@ -57,7 +57,7 @@ CallPlan<Args> plan_lt(const Args& args, const Env& env) {
         plan.refusal = "no cuBLASLt library was found at run time";
     if (!plan.refusal.empty()) return plan;
     if (route.scratch()) plan.scratch = kWorkspaceHeader + kLtAlignment + route.scratch();
-    if (env.device->type() != SMLA_CUDA) return plan;  // only described: nothing is launched there
+    if (env.device->type() != SMLA_CUDA) return plan;  // devices that are only described do not run anything
     Device::Scope scope(*env.device);
     Products products;
     each_pass(args, route, [&](int64_t first, int64_t tokens) {

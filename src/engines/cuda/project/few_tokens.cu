@@ -1,18 +1,19 @@
 // project for 1 to 8 tokens (a decode step): out[t,g,n] = sum_k x[t,g,k] w[g,n,k], f32 products and sums.
 //
-// Two kernels, by the dimension along which w [G,N,K] is dense:
-//   along k  a warp takes kRows outputs n and every splits-th step of 256 k; a lane has 8 neighbouring k of
-//            each row, which share the lane's x. Sums go over the lanes, then over the warps that share n.
-//   along n  a warp takes 256 n, 8 neighbouring ones per lane, and every 8th k; x [T,K] lies in shared memory
-//            as f32. Sums go over the warps of the block.
-// Tokens   1, 2, 4 or 8 at a time: a template, so that sums stay in registers. Weights are f32 or bf16.
-// Shared   sums of warps [kWarps][T][kRows] | x [T,K] and sums [kWarps][256] of one token
-// Limit    the bytes of w, each read once, 16 per lane at a time. A block asks for its first weights, or all
-//          of them if w is dense along n, then waits for the kernel before.
-// Why      cuBLASLt wants both operands of one dtype: with f32 x and bf16 weights it runs between a kernel
-//          that splits x into bf16 parts and one that adds their sums (docs/kernels/log/cuda_stages.md).
-// A sum's order depends on the shape of w alone, but it is not that of other kernels, so batch-invariant
-// calls are refused.
+// There are two kernels, one per dense dimension of w [G,N,K]:
+//   along k  A warp computes kRows outputs n over every splits-th step of 256 k. A lane has 8 neighboring k
+//            of each row, which share the lane's x. Sums go over the lanes, then over the warps that share n.
+//   along n  A warp computes 256 n, 8 neighboring ones per lane, over every 8th k; x [T,K] is in shared
+//            memory as f32. Sums go over the warps of the block.
+// Tokens   1, 2, 4 or 8, as a template argument, so that sums stay in registers. Weights are f32 or bf16.
+// Shared   Sums of warps [kWarps][T][kRows] | x [T,K] and sums [kWarps][256] of one token.
+// Limit    The bytes of w, each read once, 16 per lane and load. A block prefetches its first weights, or all
+//          of them if w is dense along n, then waits for the previous kernel.
+// Why      cuBLASLt requires equal dtypes of both operands. With f32 x and bf16 weights it runs between a
+//          kernel that splits x into bf16 parts and one that adds their sums
+//          (docs/kernels/log/cuda_stages.md).
+// The order of a sum depends only on the shape of w, but differs from other kernels, so batch-invariant calls
+// are not supported.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/bulk.cuh"
@@ -34,26 +35,26 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kFewTokensLimit = 8;
-constexpr int kRows = 4;                      // outputs of a warp, if w is dense along k
-constexpr int kLane = 8, kStep = 32 * kLane;  // values of a lane, of a warp at a time
-// Rows of a warp in flight, if w is dense along n: 32 registers, half of them where sums take many.
+constexpr int kRows = 4;                      // outputs per warp, if w is dense along k
+constexpr int kLane = 8, kStep = 32 * kLane;  // k per lane and step, k per warp and step
+// Rows of a warp in flight, if w is dense along n: in 32 registers, or 16 with four or more tokens.
 template <class W, int kTokens>
 constexpr int kAhead = (kTokens < 4 ? 16 : 8) / sizeof(W);
-constexpr int64_t kMostShared = 32 * 1024;  // bytes of x, if w is dense along n
-// Sums over k are split as long as each warp has a step, so that many loads are on their way; then until
-// there are so many warps: 16 for each multiprocessor of an H100. The GPU's own number would make bits depend
-// on more than shapes.
+constexpr int64_t kMostShared = 32 * 1024;  // maximum bytes of x, if w is dense along n
+// Sums over k are split while each warp has a step, for more loads in flight, up to this number of warps: 16
+// per multiprocessor of an H100. The GPU's own number of multiprocessors would make bits depend on the
+// device.
 constexpr int64_t kWantedWarps = 16 * 132;
 
 struct FewTokens {
     Tensor x, out;
     const char* w;
-    int64_t w_group, w_step;  // elements between groups, and between rows of what is dense
+    int64_t w_group, w_step;  // elements between groups, and between dense rows
     int outer, inner, tokens;
     int splits, tiles;  // warps that share the sums of a row; blocks per group
 };
 
-// 8 neighbouring elements as they lie: 16 bytes, or 32 of f32.
+// 8 neighboring elements, unconverted: 16 bytes, or 32 bytes of f32.
 template <class T>
 struct Raw {
     uint4 words[sizeof(T) == 4 ? 2 : 1];
@@ -66,7 +67,7 @@ __device__ Raw<T> load_raw(const T* at) {
     return out;
 }
 
-// What is read once: it drives no x out of L1.
+// Loads data that is read once, without evicting x from L1.
 template <class T>
 __device__ Raw<T> load_raw_once(const T* at) {
     Raw<T> out;
@@ -104,8 +105,8 @@ __device__ void to_f32(const Raw<T>& raw, float (&out)[kLane]) {
         else out[i] = i % 2 ? high_half(words[i / 2], T{}) : low_half(words[i / 2], T{});
 }
 
-// Loads 8 values of each of kN tokens from token `first` on, all loads before the first use. Past the last
-// token its values are loaded again; those sums are not stored.
+// Loads 8 values of each of kN tokens starting at `first`, with all loads in flight. Tokens past the end
+// repeat the last token; their sums are not stored.
 template <int kN>
 __device__ void load_x(const FewTokens& p, int first, int64_t group, int64_t k, float (&out)[kN][kLane]) {
     const auto load = [&](const auto* x) {
@@ -121,7 +122,7 @@ __device__ void load_x(const FewTokens& p, int first, int64_t group, int64_t k, 
     else load(static_cast<const F16*>(p.x.data));
 }
 
-// The warp's share of the sums of kRows rows from `first` on, for all tokens.
+// Computes the warp's part of the sums of kRows rows starting at `first`, for all tokens.
 template <class W, int kTokens>
 __device__ void multiply_rows(const FewTokens& p, const W* w, int64_t group, int first, int split,
                               float (&sums)[kTokens][kRows]) {
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(kThreads)
     float sums[kTokens][kLane] = {};
     constexpr int kTogether = kAhead<W, kTokens>;
     for (int from = warp; from < p.inner; from += kTogether * kWarps) {
-        Raw<W> raw[kTogether] = {};  // all on their way before the first product
+        Raw<W> raw[kTogether] = {};  // all loads are in flight before the first product
 #pragma unroll
         for (int a = 0; a < kTogether; ++a)
             if (here && from + a * kWarps < p.inner)
@@ -288,8 +289,7 @@ void launch_few(const Args& args, const Env& env) {
     p.tiles = int(ceil_div(p.outer, kRows * kWarps / p.splits));
     launch_ordered(few_along_k<W, kTokens>, w.shape[0] * p.tiles, kThreads, 0, env, p);
 }
-// f32 weights: two tokens at most, so that there are few kernels to build; cuBLASLt needs no kernels around
-// it where x is f32 too.
+// f32 weights are limited to two tokens, to build fewer kernels. With f32 x, cuBLASLt needs no conversion.
 template <class W>
 constexpr int kMostOf = sizeof(W) == 4 ? 2 : kFewTokensLimit;
 

@@ -1,4 +1,4 @@
-// Which operands can be read in pieces of 16 bytes.
+// Tests of operands for access in 16-byte pieces.
 #pragma once
 
 #include "core/tensor.h"
@@ -8,7 +8,7 @@
 
 namespace smla::cuda {
 
-// Whether the rows along these dimensions begin at multiples of 16 bytes.
+// Returns whether the rows along these dimensions begin at multiples of 16 bytes.
 inline bool aligned(const smla_tensor& tensor, std::initializer_list<int> dims) {
     uint64_t bits = reinterpret_cast<uintptr_t>(tensor.data);
     for (const int dim : dims)

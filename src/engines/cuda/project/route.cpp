@@ -1,4 +1,4 @@
-// cuBLASLt's view of a product: dtypes, strides, passes over tokens, scratch. No call of CUDA.
+// cuBLASLt's description of a product: dtypes, strides, passes over tokens, scratch. Makes no CUDA calls.
 #include "core/tensor.h"
 #include "engines/cuda/project/project.h"
 
@@ -10,13 +10,14 @@ namespace {
 
 using Args = smla_project_args;
 
-constexpr size_t kConvertedBytes = size_t(128) << 20;  // of a pass: converted x and sums not yet added up
-constexpr size_t kLeastScratch = size_t(1) << 20, kMostScratch = size_t(32) << 20;  // the library's own
+constexpr size_t kConvertedBytes = size_t(128) << 20;  // limit per pass for converted x and unadded sums
+constexpr size_t kLeastScratch = size_t(1) << 20, kMostScratch = size_t(32)
+                                                                 << 20;  // limits of the library's scratch
 constexpr int64_t kSplits = 8;  // parts of a sum over K whose f32 results the library may keep in its scratch
 
 size_t aligned(int64_t bytes) { return round_up(size_t(bytes), kLtAlignment); }
 
-// [G,N,K] with k contiguous, so that the library sees [K,N] column-major and transposes.
+// Returns whether k is contiguous in w [G,N,K]; then the library sees [K,N] column-major and transposes.
 bool along_k(const Tensor& w) { return w.stride_elems[2] == 1 || w.shape[2] <= 1; }
 
 int64_t lead_of_weight(const Tensor& w) {
@@ -47,7 +48,7 @@ int parts_of(const Args& args) {
     return args.x.dtype == SMLA_F32 ? 3 : args.x.dtype == SMLA_F16 ? 2 : 1;
 }
 
-// Bytes of one token's converted x, and of its sums.
+// Bytes per token of converted x and of sums.
 struct PerToken {
     int64_t x, sum;
 };
@@ -83,7 +84,8 @@ LtType lt_type(smla_dtype dtype) {
     return dtype == SMLA_BF16 ? LtType::bf16 : dtype == SMLA_F16 ? LtType::f16 : LtType::f32;
 }
 
-// Largest power of two up to 16 that divides the address: 16 for null, in calls that only ask for sizes.
+// Returns the largest power of two up to 16 that divides the address; 16 for null, in calls that only query
+// sizes.
 int32_t alignment_of(const void* data) {
     const auto address = reinterpret_cast<uintptr_t>(data) | 16;
     return int32_t(address & (~address + 1));

@@ -1,4 +1,4 @@
-// Look-up of the key of a column.
+// Lookup of the key of a column.
 #pragma once
 
 #include "engines/cuda/common/records.cuh"
@@ -8,7 +8,7 @@
 
 namespace smla::cuda {
 
-// Page and offset of a column of a request. One division per look-up.
+// Page and offset of a column of a request. A lookup costs one division.
 struct KeyColumns {
     KeyColumns(const smla_score_args& args, const CacheView& keys)
         : table(args.block_table),
@@ -19,7 +19,7 @@ struct KeyColumns {
           divisor(present() ? page_tokens : uint32_t(std::min(keys.page_rows, int64_t(1) << 31))) {}
     __host__ __device__ bool present() const { return table.ndim != 0; }
 
-    // Makes entries of the table name parts of pages, `tokens` tokens each: page << bits | part.
+    // Changes the table's entries to parts of pages, with `tokens` tokens each: page << bits | part.
     void divide_pages(uint32_t tokens, int bits) {
         divisor = tokens;
         part_bits = bits;
@@ -28,7 +28,7 @@ struct KeyColumns {
     __device__ int64_t request(int64_t token) const { return present() ? load_int(requests, token) : 0; }
 
     struct Place {
-        int64_t page = -1;  // -1: a hole
+        int64_t page = -1;  // -1: masked
         uint32_t offset = 0;
     };
     // Block table row of one request.

@@ -1,10 +1,10 @@
 // A warp's tile of 32 keys: copied raw into shared memory, then converted to the first operand of mma.sync in
 // registers.
 //
-// Lane 4 g + t copies, of keys g, g + 8, g + 16 and g + 24, every fourth 16-byte piece from piece t on, so a
-// quad of lanes reads whole sectors. It multiplies what it copied: slots of shared memory belong to one lane
-// each, and there is no barrier, bank conflict or shuffle. Which 4 values meet in a k-step does not matter as
-// long as queries are ordered alike (QueryOrder).
+// Lane 4 g + t copies every fourth 16-byte piece, starting at piece t, of keys g, g + 8, g + 16 and g + 24,
+// so a quad of lanes reads whole sectors. A lane multiplies the values that it copied, so slots of shared
+// memory are private to a lane, and there is no barrier, bank conflict or shuffle. Any 4 values may share a
+// k-step as long as queries have the same order (QueryOrder).
 #pragma once
 
 #include "engines/cuda/common/ptx/cp_async.cuh"
@@ -17,13 +17,13 @@ constexpr int kTileKeys = 32, kTileWidth = 128, kSteps = kTileWidth / 16;
 
 using KeyOperand = uint32_t[2][kSteps][4];  // two groups of 16 keys
 
-// For rows that are aligned to 4 bytes only.
+// Copies 4 bytes, for rows that are aligned only to 4 bytes.
 __device__ inline void cp_async_4(uint32_t to, const void* from, bool valid) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0)
                  : "memory");
 }
 
-// What a format defines: values per piece; offset of a row in its page; the scale that a lane keeps of the
+// Properties of a format: values per piece; offset of a row in its page; the scale that a lane keeps for the
 // key it looked up; conversion of the 4 values of a k-step to 16-bit pairs; the factor of the finished logit.
 template <smla_format Format>
 struct KeyRow;
@@ -49,7 +49,7 @@ struct KeyRow<SMLA_INDEX_FP8_132> {
 template <>
 struct KeyRow<SMLA_INDEX_MXFP4_68> {
     using Layout = layout::IndexMxfp4_68;
-    using Scale = uint32_t;  // 4 codes, one per 32 values: per piece
+    using Scale = uint32_t;  // 4 codes, one per piece of 32 values
     static constexpr int values = 32;
     static_assert(Layout::tile == values);
     static __device__ int64_t at(uint32_t offset, int64_t) { return Layout::row_at(offset); }
@@ -81,7 +81,7 @@ struct KeyRow<SMLA_ROW_BF16> {
     }
 };
 
-// Where values 8 d8 .. 8 d8 + 7 of a query go: which two k-steps, and t of lanes 4 g + t.
+// Position of values 8 d8 to 8 d8 + 7 of a query: the two k-steps, and t of lanes 4 g + t.
 template <smla_format Format>
 struct QueryOrder {
     static constexpr int eights = KeyRow<Format>::values / 8;  // per piece
@@ -94,26 +94,27 @@ struct KeySource {
     KeyColumns place;
     const char* data;
     int64_t page_stride, row_stride;
-    bool wide;  // rows are aligned to 16 bytes, else to 4
+    bool wide;  // rows are aligned to 16 bytes, otherwise to 4
 };
 
 template <smla_format Format>
 class KeyTile {
     using Row = KeyRow<Format>;
-    static constexpr int kPiece = 16, kPieces = kTileWidth / 4 / Row::values;  // bytes; of a key, per lane
+    static constexpr int kPiece = 16, kPieces = kTileWidth / 4 /
+                                                Row::values;  // bytes of a piece; pieces of a key per lane
 
 public:
-    static constexpr int bytes = 4 * kPieces * 32 * kPiece;  // of shared memory per warp
+    static constexpr int bytes = 4 * kPieces * 32 * kPiece;  // shared memory per warp
 
     __device__ explicit KeyTile(char* shared)
         : lane_(int(threadIdx.x % 32)), slots_(shared + threadIdx.x % 32 * kPiece) {}
 
-    // Key of the tile that this lane looks up and whose logits it stores.
+    // Returns the key of the tile that this lane looks up and whose logits it stores.
     __device__ int own_key() const { return lane_ / 4 + 8 * (lane_ % 4); }
     __device__ bool hole() const { return hole_; }
     __device__ float factor() const { return Row::factor(scale_); }
 
-    // Starts the copy of keys 32 tile .. 32 tile + 31. Keys outside of the window are not read.
+    // Starts the copy of keys 32 tile to 32 tile + 31. Keys outside of the window are not read.
     __device__ void fetch(const KeySource& keys, const KeyColumns::Pages& pages, Window window, int tile) {
         const int column = tile * kTileKeys + own_key();
         KeyColumns::Place at;
@@ -165,7 +166,7 @@ private:
 #pragma unroll
         for (int at = 0; at < kPiece; at += 4) cp_async_4(shared + at, from + at, valid);
     }
-    // Scale of this lane's values of key g + 8 i, as a pair of bf16.
+    // Returns the scale of this lane's values of key g + 8 i, as a pair of bf16.
     __device__ uint32_t piece_scale(int i) const {
         if constexpr (Format == SMLA_INDEX_MXFP4_68)
             return e8m0_to_bf16_pair(__shfl_sync(~0u, scale_, (lane_ & ~3) + i) >> (8 * (lane_ % 4)) & 0xffu);

@@ -1,4 +1,4 @@
-// One logit by a warp, for any heads, width, key format, query dtype and strides.
+// Computation of one logit by a warp, for any heads, width, key format, query dtype and strides.
 #pragma once
 
 #include "engines/cuda/common/records.cuh"
@@ -11,7 +11,7 @@ struct ScoreInputs {
     DeviceCache keys;
 };
 
-// Loads a key; returns the scale of its logit.
+// Loads a key and returns the scale of its logit.
 __device__ inline float load_key(const DeviceCache& keys, int64_t row, float* key) {
     const int lane = int(threadIdx.x % 32);
     const bool fp8 = keys.format == SMLA_INDEX_FP8_132;

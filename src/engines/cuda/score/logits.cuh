@@ -1,4 +1,4 @@
-// How logits are stored: as f32 or bf16, and -inf outside of windows.
+// Stores of logits as f32 or bf16, with -inf outside of windows.
 #pragma once
 
 #include "engines/cuda/common/ptx/mma.cuh"
@@ -9,13 +9,13 @@ namespace smla::cuda {
 
 __device__ inline uint16_t to_bf16(float value) { return uint16_t(pack_bf16(value, 0)); }
 
-// at: elements from the first one.
+// Stores a logit `at` elements after the first one.
 __device__ inline void store_logit(const Logits& logits, int64_t at, float value) {
     if (logits.bf16) static_cast<uint16_t*>(logits.data)[at] = to_bf16(value);
     else static_cast<float*>(logits.data)[at] = value;
 }
 
-// Writes -inf to the columns outside of the windows of `rows` tokens from `token` on, in part `split` of
+// Writes -inf to the columns outside of the windows of `rows` tokens starting at `token`, in part `split` of
 // `splits` of all columns. Logits begin at the call's first token and column all.begin.
 template <int Threads>
 __device__ inline void fill_outside(const Windows& all, const Logits& logits, int64_t token, int rows,

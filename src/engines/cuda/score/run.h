@@ -1,4 +1,4 @@
-// The score kernels of the cuda engine. score_select runs them on a part of the columns.
+// The score kernels of the cuda engine. score_select also runs them on parts of the columns.
 #pragma once
 
 #include "engines/candidate.h"
@@ -7,26 +7,26 @@
 
 namespace smla::cuda {
 
-// Where logits go. bf16: rounded to nearest.
+// Destination of logits. bf16: rounded to nearest.
 struct Logits {
     void* data = nullptr;
     int64_t stride = 0;  // elements between tokens
     bool bf16 = false;
 };
 
-// Columns [begin, end) of the logits are wanted; `logits` begin at column `begin` of the first token.
+// Columns [begin, end) of the logits. `logits` begin at column `begin` of the first token.
 struct ScorePart {
-    int64_t columns = 0;  // N: what windows are clamped to
+    int64_t columns = 0;  // N, to which windows are clamped
     int64_t begin = 0, end = 0;
     Logits logits;
-    int64_t tokens = 0;  // of the call that this is a part of; 0: as many as the part has
-    // cuda_mma_score alone. Above 0: entries of the block table name parts of pages, of so many tokens each,
-    // as page << part_bits | part. 0: they name pages.
+    int64_t tokens = 0;  // of the whole call; 0: the tokens of this part
+    // Only for cuda_mma_score. If > 0, entries of the block table are parts of pages with so many tokens
+    // each, as page << part_bits | part. If 0, entries are pages.
     uint32_t part_tokens = 0;
     int part_bits = 0;
 };
 
-// How many rows each request has if all have as many.
+// Returns the number of rows per request if all requests have equally many.
 inline int64_t rows_of_request(const smla_score_args& args, const ScorePart& part) {
     const int64_t requests = args.block_table.ndim ? std::max<int64_t>(1, args.block_table.shape[0]) : 1;
     return std::max<int64_t>(1, ceil_div(part.tokens ? part.tokens : args.q.shape[0], requests));
@@ -34,12 +34,12 @@ inline int64_t rows_of_request(const smla_score_args& args, const ScorePart& par
 
 struct ScoreKernel {
     const char* name;
-    std::string (*refuse)(const smla_score_args& args, const Env& env);  // logits are not looked at
+    std::string (*refuse)(const smla_score_args& args, const Env& env);  // ignores `logits`
     void (*run)(const smla_score_args& args, const ScorePart& part, const Env& env);
 };
 
 extern const Candidate<smla_score_args> kSm90PagesScore, kSm90Score, kMmaScore, kGenericScore;
-// The kernel that the score stage would run. Null: none that the context allows supports the call.
+// Returns the kernel that the score stage would run, or null if no allowed kernel supports the call.
 const ScoreKernel* choose_score_kernel(const smla_score_args& args, const Env& env);
 
 std::string refuse_score_sm90(const smla_score_args& args, const Env& env);

@@ -1,4 +1,4 @@
-// score on Hopper: what its kernels take.
+// Support checks of the score kernels for Hopper.
 #include "engines/cuda/score/run.h"
 #include "engines/cuda/score/sm90/pages/rows.h"
 #include "formats/layouts.h"
@@ -35,13 +35,13 @@ std::string refuse_score_sm90(const smla_score_args& args, const Env& env) {
         return text("keys are ", find_format(args.keys.format)->name,
                     ", made for index_fp8_132 and index_mxfp4_68");
     static_assert(layout::IndexFp8_132::width == 128 &&
-                  layout::IndexMxfp4_68::width == 128);  // and so that of q
+                  layout::IndexMxfp4_68::width == 128);  // therefore also the width of q
     const smla_dtype wanted = mxfp4 ? SMLA_E2M1 : SMLA_E4M3;
     if (args.q.dtype != wanted)
         return text("q is ", dtype_name(args.q.dtype), ", made for ", dtype_name(wanted), " with these keys");
     const int64_t heads = args.q.shape[1], most = kMostHeads;
     if (heads > most) return text(heads, " heads, made for up to ", most);
-    // a head of padding would be zeros times keys that may be infinite
+    // a padded head would multiply zeros by keys that may be infinite
     if (mxfp4 && heads != most / 2 && heads != most)
         return text(heads, " heads, made for ", most / 2, " and ", most, " with mxfp4");
     if (args.q.shape[0] > INT32_MAX) return "more than 2^31 tokens";
@@ -69,7 +69,7 @@ std::string refuse_score_pages(const smla_score_args& args, const Env& env) {
         return text("pages of ", keys.page_tokens, " tokens, made for 64, 128, ...");
     if (!table && keys.pages > 1 && keys.page_rows != keys.page_tokens)
         return "no block table, and pages do not lie one behind the other";
-    // a tensor map knows no heads or tokens that repeat, overlap or lie in another order
+    // a tensor map does not support repeated, overlapping or reordered heads or tokens
     const int64_t head = args.q.stride_elems[1], token = args.q.stride_elems[0];
     if (head < layout::IndexFp8_132::width || (tokens > 1 && token < heads * head))
         return "tokens of q do not lie one behind the other, or heads of a token";

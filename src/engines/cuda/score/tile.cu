@@ -1,18 +1,18 @@
 // score by mma.sync: 128-wide keys of index_fp8_132, index_mxfp4_68 and row_bf16, any number of heads.
 //
 // Maths      logit[key] = scale * sum_h w_h relu(q_h . k): m16n8k16 with keys as rows and heads as columns,
-//            f32 accumulators; relu, weight and the sum over a thread's heads in registers; 3 shuffles per 4
-//            keys finish the sum. e4m3 becomes f16 (queries e4m3) or bf16, both exactly.
-// Tile       a warp takes 32 keys x all heads x up to 8 query rows of one request. Its keys stay in 64
-//            registers; queries are in shared memory in the order of the second operand, so that one 16-byte
+//            f32 accumulators. Relu, weights and the sum over a thread's heads are in registers; 3 shuffles
+//            per 4 keys finish the sum. e4m3 becomes f16 (if queries are e4m3) or bf16, both exactly.
+// Tile       A warp processes 32 keys x all heads x up to 8 query rows of one request. Its keys stay in 64
+//            registers. Queries are in shared memory in the order of the second operand, so that one 16-byte
 //            load feeds 4 products. Keys are converted once for all heads and rows.
-// Roles      4 warps, all alike and independent.
-// Shared     queries rows x heads x 256 B | weights | windows | per warp one tile of raw keys, copied by
-//            cp.async while the tile before is multiplied.
-// Barriers   one __syncthreads, after the queries are loaded.
+// Roles      4 identical, independent warps.
+// Shared     Queries, rows x heads x 256 B | weights | windows | per warp one tile of raw keys, copied by
+//            cp.async while the previous tile is multiplied.
+// Barriers   One __syncthreads, after the queries are loaded.
 // Registers  168 per thread: three blocks per multiprocessor.
-// Why        shared memory feeds 2 KB per 16 products (16 of about 26 cycles); keys cost 132 B of L2 per
-//            `rows` rows. Two accumulator banks let products run under the epilogue of the previous 16 heads.
+// Why        Shared memory feeds 2 KB per 16 products (16 of about 26 cycles); keys cost 132 B of L2 per
+//            `rows` rows. Two accumulator banks let products overlap the epilogue of the previous 16 heads.
 // Results    docs/kernels/cuda_score.md.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/score/key_tile.cuh"
@@ -26,14 +26,14 @@ namespace smla::cuda {
 namespace {
 
 constexpr int kWarps = 4, kBlocksPerSm = 3, kHeadGroup = 16, kMostTileRows = 8;
-static_assert(kMostTileRows <= 32);                        // TileRows::again_ has a bit for each
+static_assert(kMostTileRows <= 32);                        // TileRows::again_ has one bit per row
 constexpr int kQueryChunks = kHeadGroup * kTileWidth / 8;  // 16-byte chunks of a group of heads
 
 struct ScoreTile {
     Tensor q, q_scales, w;
     KeySource keys;
     Windows window;
-    Logits logits;  // from column window.begin on
+    Logits logits;  // starting at column window.begin
     int tokens, heads, groups_of_heads, rows, groups, splits, fill;
     bool wide_queries;
 };
@@ -57,7 +57,7 @@ __device__ void load_bytes(const uint8_t* from, bool wide, uint32_t (&out)[Bytes
     }
 }
 
-// Values 8 d8 .. 8 d8 + 7 of a query as four pairs of 16-bit floats.
+// Returns values 8 d8 to 8 d8 + 7 of a query as four pairs of 16-bit floats.
 template <Half Type>
 __device__ uint4 query_chunk(const ScoreTile& task, int64_t token, int head, int d8) {
     const int64_t at = element(task.q, token, head, 8 * d8);
@@ -88,7 +88,7 @@ __device__ uint4 query_chunk(const ScoreTile& task, int64_t token, int head, int
 
 // Shared memory of a block: its query rows, then the warps' tiles of raw keys.
 struct Shared {
-    uint4* queries;     // [rows][heads/8][4][32]: in the order of QueryOrder
+    uint4* queries;     // [rows][heads/8][4][32], in the order of QueryOrder
     float* weights;     // [rows][heads], halved
     int64_t* requests;  // [rows]
     Window* windows;    // [rows]
@@ -147,14 +147,14 @@ __device__ void multiply(const uint4* queries, const KeyOperand& a, Bank& bank) 
 
 // Stores the logits of a lane's key for the query rows of a run.
 struct TileLogits {
-    const Window* windows;  // of the rows
+    const Window* windows;  // per row
     const Logits& logits;
-    int64_t at;  // of the first row
+    int64_t at;  // offset of the key's logit in the first row
     int column;
     float factor;
     bool hole;
 
-    // False if the sum is NaN or infinite: the row must be computed with care.
+    // Returns false if the sum is NaN or infinite, which requires the careful computation of the row.
     __device__ bool store(int row, float sum) const {
         if (!windows[row].has(column)) return true;
         store_logit(logits, at + row * logits.stride, hole ? -INFINITY : sum * factor);
@@ -163,8 +163,8 @@ struct TileLogits {
 };
 
 // Sums of a query row over its heads, 16 at a time. relu(x) = (x + |x|) / 2 avoids the low-rate FMNMX and
-// keeps NaN; the weights contain the 1/2. It turns -inf into NaN, and so do infinite keys times padded heads;
-// such a row is computed again with Careful.
+// keeps NaN; the weights contain the 1/2. This form turns -inf into NaN, and infinite keys times padded heads
+// also give NaN; such a row is computed again with Careful.
 class RowSums {
 public:
     __device__ RowSums(const float* weights, int heads)
@@ -192,8 +192,8 @@ public:
     }
     __device__ bool complete() const { return head_ >= heads_; }
 
-    // Lane 4 g + t gets the sum of key g + 8 t; every key is summed in the same order. Resets for the next
-    // row.
+    // Returns, in lane 4 g + t, the sum of key g + 8 t; every key is summed in the same order. Resets the
+    // sums.
     __device__ float finish() {
         const int t = int(threadIdx.x % 4);
         const bool high = t & 2, odd = t & 1;
@@ -212,8 +212,8 @@ private:
     float sums_[4] = {};
 };
 
-// A run of query rows against a warp's tile of keys. The products of 16 heads start before the epilogue of
-// the 16 before, across rows too.
+// A run of query rows multiplied by a warp's tile of keys. The products of 16 heads start before the epilogue
+// of the previous 16, even across rows.
 template <Half Type>
 class TileRows {
 public:
@@ -248,7 +248,7 @@ private:
         sums_.add<false>(bank);
         if (!sums_.complete()) return;
         const bool number = out_.store(row_, sums_.finish());
-        // products of e4m3 are finite, or NaN for a reason
+        // products of e4m3 are finite, or NaN for valid reasons
         if (Type == Half::bf16 && __any_sync(~0u, !number)) again_ |= 1u << row_;
         ++row_;
     }
@@ -273,7 +273,7 @@ private:
     uint32_t again_ = 0;
 };
 
-// Rows [first, last) of a block, all of one request, against one split of the columns that any of them sees.
+// Computes rows [first, last) of a block, all of one request, for one split of the columns that any row sees.
 template <smla_format Format, Half Type>
 __device__ void score_rows(const ScoreTile& task, const Shared& shared, int64_t token, int first, int last,
                            int split) {
@@ -309,8 +309,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm)
     score_tiles(const __grid_constant__ ScoreTile task) {
     extern __shared__ __align__(16) char memory[];
     const Shared shared(memory, task);
-    const int split = int(blockIdx.x / task.groups);  // blocks that run at the same time share keys in L2
-    // the last tokens first: in a causal prompt they see most columns
+    const int split = int(blockIdx.x / task.groups);  // concurrent blocks share keys in L2
+    // the last tokens come first, because they see most columns in a causal prompt
     const int64_t token = int64_t(task.groups - 1 - blockIdx.x % task.groups) * task.rows;
     const int rows = int(min(int64_t(task.rows), task.tokens - token));
     if (task.fill) fill_outside<kWarps * 32>(task.window, task.logits, token, rows, split, task.splits);
@@ -335,9 +335,9 @@ bool keys_aligned(const CacheView& keys, smla_format format, int64_t bytes) {
     return aligned(keys.data, {keys.page_stride, format == SMLA_ROW_BF16 ? keys.row_stride : 0}, bytes);
 }
 
-// Rows per block, splits and shared memory: from shapes and the device.
+// Rows per block, splits and shared memory, chosen from shapes and the device.
 struct TilePlan {
-    int rows = 1, splits = 1, resident;  // blocks on a multiprocessor
+    int rows = 1, splits = 1, resident;  // blocks per multiprocessor
     int64_t groups;
     size_t shared_bytes;
 
@@ -348,8 +348,8 @@ struct TilePlan {
         const size_t row_bytes = size_t(heads) * (kTileWidth * 2 + sizeof(float)) + sizeof(int64_t) +
                                  sizeof(Window);  // a multiple of 16
         const size_t key_bytes = kWarps * kTileKeys * size_t(bytes_of_row(args.keys.format));
-        // More rows share a conversion of keys; three blocks hide more latency than two. 1 KB per block is
-        // reserved.
+        // More rows share a conversion of keys; three blocks hide more latency than two. CUDA reserves 1 KB
+        // per block.
         for (resident = kBlocksPerSm; resident > 0; --resident) {
             const size_t each = (env.device->facts().shared_bytes + 1024) / size_t(resident);
             const int64_t fit = each > key_bytes + 1024 ? int64_t((each - key_bytes - 1024) / row_bytes) : 0;
@@ -363,8 +363,8 @@ struct TilePlan {
     }
 
 private:
-    // Cost model: blocks run in rounds, a start costs about 2 tiles of a warp, all windows are full. Takes
-    // the most splits within 1/32 of the least cost, because windows are not all full.
+    // Cost model: blocks run in waves, a start costs as much as 2 tiles of a warp, all windows are full.
+    // Returns the most splits within 1/32 of the least cost, because windows are not all full.
     int best_splits(int64_t columns, int64_t slots) const {
         constexpr int64_t kStart = 2, kMostRounds = 32;
         const int64_t tiles = std::max<int64_t>(1, ceil_div(columns, kTileKeys));
@@ -410,7 +410,7 @@ void run_score_tile(const smla_score_args& args, const ScorePart& part, const En
     const TilePlan plan(args, part.end - part.begin, env);
     const CacheView keys(args.keys);
     const smla_format format = args.keys.format;
-    const int64_t bits = dtype_bits(args.q.dtype);  // of 8 values: as many bytes
+    const int64_t bits = dtype_bits(args.q.dtype);  // of one value; also the bytes of 8 values
     const int64_t* const strides = args.q.stride_elems;
     const bool wide = aligned(args.q.data, {strides[0] * bits / 8, strides[1] * bits / 8}, bits);
     KeyColumns place(args, keys);

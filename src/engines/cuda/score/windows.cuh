@@ -10,12 +10,12 @@ struct Window {
     __device__ bool has(int column) const { return column >= begin && column < end; }
 };
 
-// Windows of the tokens, clipped to columns [begin, end).
+// Windows of all tokens, clipped to columns [begin, end).
 struct Windows {
     Windows(const smla_tensor& starts, const smla_tensor& ends, int64_t columns, int64_t begin, int64_t end)
         : starts(starts), ends(ends), columns(int(columns)), begin(int(begin)), end(int(end)) {}
 
-    // Not clipped. An empty window has begin == end.
+    // Returns the window without clipping. An empty window has begin == end.
     __device__ Window whole(int64_t token) const {
         int first = bound(starts, token, 0), last = bound(ends, token, columns);
         first = min(max(first, 0), columns), last = min(max(last, 0), columns);
@@ -31,7 +31,7 @@ struct Windows {
     int columns, begin, end;
 
 private:
-    // Without a branch on the dtype, so that both bounds are under way at once. Of an i64 the low half.
+    // Reads the low half of an i64, without a branch on the dtype, so that the loads of both bounds overlap.
     __device__ static int bound(const Tensor& bounds, int64_t token, int otherwise) {
         const int words = bounds.dtype == SMLA_I64 ? 2 : 1;
         if (present(bounds))

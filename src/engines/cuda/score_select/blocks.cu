@@ -1,15 +1,15 @@
-// score_select_blocks: the streamed kernel, over the score kernels of this engine, and the generic one for
-// any heads, width, key format, dtype and list of blocks.
+// score_select_blocks: the streamed kernel, based on the score kernels of this engine, and the generic kernel
+// for any heads, width, key format, dtype and list of blocks.
 //
-// Steps      a token's candidate blocks as an ascending list (a bit per block, then a prefix sum over the
-//            bits); the logits of their columns side by side, as if the blocks were neighbours; the exact
-//            select over them; the winners' columns. The maxima of the blocks, and a select over them, alike.
-// Logits     streamed: a table says for each token in which page, and in which part of it, its candidates
-//            lie. cuda_mma_score reads the table as a block table: each token is a request of its own, whose
-//            pages are blocks. Without a list of blocks the score kernels run as in the score stage. Generic:
-//            a warp per logit, as in score.cu.
-// Tile       a block of 512 threads per token, but for the logits.
-// Limit      the products of score; the logits of a part of the tokens lie in the workspace.
+// Steps      A token's candidate blocks become an ascending list (one bit per block, then a prefix sum over
+//            the bits). Logits are computed for their columns side by side, as if the blocks were neighbors.
+//            An exact select over the logits gives the winners' columns. Block maxima are selected likewise.
+// Logits     Streamed: a table has, for each token's candidate, the page and the part of the page.
+//            cuda_mma_score reads it as a block table in which each token is a request whose pages are
+//            blocks. Without a list of blocks the score kernels run as in the score stage. Generic: a warp
+//            per logit, as in score.cu.
+// Tile       A block of 512 threads per token, except for the logits.
+// Limit      The products of score. The workspace has the logits of some of the tokens at a time.
 #include "engines/cuda/candidates.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/score/columns.cuh"
@@ -28,22 +28,22 @@ namespace {
 
 using Args = smla_score_select_blocks_args;
 
-constexpr int kWarps = 8, kColumns = 64;  // of a block that scores
+constexpr int kWarps = 8, kColumns = 64;  // of a scoring block
 
-// What the kernels share: the candidates of each token of a part.
+// Candidates of each token of a part, as kernel arguments.
 struct Candidates {
-    Tensor blocks;  // absent: all
+    Tensor blocks;  // absent: all blocks
     Windows windows;
     int block_size;
-    int64_t most;      // candidates of a token
-    int64_t capacity;  // columns of them
-    int64_t words;     // of a token's marks
+    int64_t most;      // maximum of candidates per token
+    int64_t capacity;  // maximum of candidates' columns per token
+    int64_t words;     // words of marks per token
     uint32_t* marks;   // [tokens,words], one bit per block
     int32_t* list;     // [tokens,most], ascending; unused without `blocks`
     int32_t* counts;   // [tokens]
-    int32_t* columns;  // [tokens]: of all candidates together
-    int32_t* table;    // [tokens,most]: where the candidates of `list` lie, page << part_bits | part; or null
-    int32_t* order;    // [tokens], with table: 0, 1, ...
+    int32_t* columns;  // [tokens]: number of columns of all candidates
+    int32_t* table;    // null or [tokens,most]: page << part_bits | part of each candidate of `list`
+    int32_t* order;    // [tokens], used with the table: 0, 1, ...
     int part_bits;
 
     __device__ int block(int64_t token, int i) const { return present(blocks) ? list[token * most + i] : i; }
@@ -67,7 +67,7 @@ __device__ void mark(uint32_t* marks, const Candidates& of, int64_t token, int b
     __syncthreads();
 }
 
-// Entry of the table for a candidate block: page << part_bits | part; -1: the page is a hole.
+// Returns the table entry of a candidate block, page << part_bits | part, or -1 if the page is masked.
 __device__ int table_entry(const Candidates& of, const KeyColumns& place, const KeyColumns::Pages& pages,
                            int block) {
     const KeyColumns::Place at = place.find(pages, block * of.block_size);
@@ -145,13 +145,13 @@ __global__ void __launch_bounds__(kWarps * 32) generic_logits(const __grid_const
             const float scale =
                 load_key(task.inputs.keys, found.page * task.inputs.keys.page_rows + found.offset, key);
             value = logit(task.inputs, token, key, scale);
-            __syncwarp();  // before the next key
+            __syncwarp();  // before the next key is loaded
         }
         if (threadIdx.x % 32 == 0) task.logits[token * of.capacity + at] = value;
     }
 }
 
-// The best score of each candidate block; +inf for the newest block.
+// Writes the best score of each candidate block; +inf for the newest block.
 __global__ void __launch_bounds__(kSelectThreads)
     find_maxima(const __grid_constant__ Candidates of, const float* logits, float* maxima, float* out,
                 int64_t out_stride) {
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kSelectThreads)
     }
 }
 
-// Replaces places among the candidates' columns by columns, or places among the candidates by blocks.
+// Replaces positions among the candidates' columns by columns, or positions among the candidates by blocks.
 __global__ void __launch_bounds__(kSelectThreads)
     name_winners(const __grid_constant__ Candidates of, int32_t* winners, int64_t stride, int64_t k,
                  bool columns, bool relative) {
@@ -188,21 +188,21 @@ __global__ void __launch_bounds__(kSelectThreads)
             const Window part = of.part(window, of.block(token, at / of.block_size));
             row[i] = part.begin + at % of.block_size - (relative ? window.begin : 0);
         } else {
-            // The newest block is selected even if k or more other blocks score +inf too.
+            // The newest block is selected even if k or more other blocks score +inf.
             const bool newest = i == last && of.has_newest(token, window);
             row[i] = of.block(token, newest ? of.counts[token] - 1 : at);
         }
     }
 }
 
-// How a call is cut: a function of shapes and budget. Results do not depend on it.
+// How a call is divided, which depends only on shapes and budget. Results do not depend on the division.
 struct Plan {
-    // Without a budget: parts large enough that starting kernels costs little.
+    // Scratch without a budget, which makes parts large enough that launches cost little.
     static constexpr size_t kPays = size_t(256) << 20;
 
     int64_t tokens, most, capacity, words, part_tokens;
     bool listed, maxima, streamed;
-    size_t most_bytes;  // of this call or one of fewer tokens
+    size_t most_bytes;  // largest scratch of this call or one with fewer tokens
 
     Plan(const Args& args, bool over_score_kernels, size_t budget)
         : tokens(args.q.shape[0]),
@@ -252,7 +252,7 @@ struct Plan {
     }
 };
 
-// Selects the k best of each row of scratch, as places in the row.
+// Selects the k best of each row of scratch, as positions in the row.
 void select_places(const float* scores, int64_t stride, int32_t* ends, int64_t tokens,
                    const SelectOutput& output, const Env& env) {
     const SelectInput input{.scores = scores,
@@ -266,14 +266,14 @@ void select_places(const float* scores, int64_t stride, int32_t* ends, int64_t t
     run_select_exact(input, output, nullptr, env);
 }
 
-// Bits of an entry of the table that say which block of a page it is.
+// Returns the bits of a table entry that number the blocks of a page.
 int part_bits(const Args& args) {
     int bits = 0;
     while ((int64_t(1) << bits) * args.block_size < args.keys.page_tokens) ++bits;
     return bits;
 }
 
-// The arguments of score with the candidates' table in place of the block table.
+// Returns the arguments of score with the candidates' table as block table.
 smla_score_args in_table(const Args& args, const Plan& plan, const Plan::Scratch& scratch) {
     const int64_t tokens = args.q.shape[0];
     smla_score_args score = score_args_of(args);
@@ -347,7 +347,7 @@ void run_part(const Args& args, const Plan& plan, const Plan::Scratch& scratch, 
                  best.k, false, false);
 }
 
-// Why the score kernels cannot run the call. With a list of blocks, none may cross the end of a page.
+// Returns why the score kernels cannot run the call. A block of a list must not cross the end of a page.
 std::string refuse_streamed(const Args& args, const Env& env) {
     if (smla::present(args.starts)) return "starts: made for windows from column 0 on";
     const std::string refusal = refuse_score_tile(score_args_of(args), env);

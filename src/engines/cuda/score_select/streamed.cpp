@@ -1,6 +1,6 @@
-// score_select on the cuda engine: the score and select kernels of this engine, one after the other
-// on parts of the problem whose logits fit the workspace. Tokens are cut first: whole rows need no merging.
-// Where one row alone is too long, columns are cut too, and the k best of the columns before go into the next
+// score_select on the cuda engine runs the score and select kernels one after the other on parts of the
+// problem whose logits fit the workspace. Tokens are divided first, because whole rows need no merging. If
+// one row is too long, columns are divided too, and the k best of the preceding columns are input to the next
 // part.
 #include "engines/cuda/score_select/run.h"
 
@@ -18,9 +18,9 @@ namespace {
 
 using Args = smla_score_select_args;
 
-// Without a budget: parts large enough that starting kernels and uneven last rounds of blocks cost little.
-// 2048 tokens of 65,536 columns take 512 MiB of logits and some: in two parts they take 2 % longer, in four
-// 6 %. At most a 32nd of the GPU's memory.
+// Returns the scratch without a budget. Parts are large enough that launches and a partial last wave cost
+// little: 2048 tokens of 65,536 columns take just over 512 MiB; two parts take 2 % longer, four parts 6 %.
+// The limit is 1/32 of the GPU's memory.
 size_t pays(const Env& env) {
     constexpr size_t kMost = size_t(544) << 20;
     const size_t memory = env.device->facts().memory_bytes;
@@ -30,12 +30,12 @@ constexpr int64_t kFewTokens = 32, kLongPart = 32768, kLeastPart = 1024;
 
 struct Scratch {
     float* logits;        // [tokens, columns] of a part
-    float* scores[2];     // [tokens,k] kept, in turn
+    float* scores[2];     // [tokens,k] kept winners, double-buffered
     int32_t* columns[2];  // [tokens,k]
     char* select;         // null: rows are not split
 };
 
-// How a call is cut: a function of shapes, device and budget. Results do not depend on it.
+// How a call is divided, which depends only on shapes, device and budget. Results do not depend on it.
 struct Plan {
     int64_t tokens, columns, k, part_tokens, part_columns;
 
@@ -56,7 +56,7 @@ struct Plan {
             else break;
         }
     }
-    // What is selected from in a part of so many tokens and columns: shapes, and whether columns were kept.
+    // Returns the shapes of select's input for a part, and whether columns were kept.
     SelectInput part(int64_t rows, int64_t n, bool kept) const {
         static constexpr float kKept = 0;
         return {.stride = part_columns,
@@ -78,20 +78,20 @@ struct Plan {
         out.select = select ? arena.take<char>(select) : nullptr;
         return out;
     }
-    // Returns the scratch of a call that is not cut. Grows with the number of tokens.
+    // Returns the scratch of an undivided call, which grows with the number of tokens.
     size_t bytes_whole(int64_t all_tokens, const Env& env) const {
         Plan whole = *this;
         whole.part_tokens = std::max<int64_t>(all_tokens, 1);
         whole.part_columns = std::max<int64_t>(columns, 1);
         return whole.bytes(env);
     }
-    // The most that this call or one of fewer tokens takes.
+    // Returns the largest scratch of this call or one with fewer tokens.
     size_t most_bytes(const Env& env, size_t budget) const {
         const size_t least = bytes_whole(std::min(tokens, kFewTokens), env);
         const size_t most = std::min(bytes_whole(tokens, env), std::max(pays(env), least));
         return budget == 0 ? most : std::min(most, std::max(budget, bytes(env)));
     }
-    // Whether the select kernels that the context allows support every part.
+    // Returns whether the select kernels that the context allows support every part.
     bool can_select(const Env& env) const {
         const int64_t last_tokens = tokens % part_tokens, last_columns = columns % part_columns;
         const auto supported = [&](int64_t rows, int64_t n, bool kept) {

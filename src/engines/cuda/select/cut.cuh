@@ -1,4 +1,4 @@
-// The k-th best of a set of 32-bit keys, by one block: radix select with histograms of 11 bits, high bits
+// The k-th largest of a set of 32-bit keys, by one block: radix select with 11-bit histograms, high bits
 // first.
 #pragma once
 
@@ -8,9 +8,10 @@ namespace smla::cuda {
 
 constexpr int kSelectThreads = 512, kSelectWarps = kSelectThreads / 32;
 constexpr int kDigit = 11, kBins = 1 << kDigit;
-constexpr float kNarrow = 1e-30f;  // bins of equal width of a narrower range would need a scale beyond f32
+constexpr float kNarrow = 1e-30f;  // for a narrower range, bins of equal width would need a scale beyond f32
 
-// Scores as integers in select's order: a better score has a larger key, -0 equals +0, NaN is below -inf.
+// Returns a score as an integer in select's order: a better score has a larger key, -0 equals +0, and NaN is
+// below -inf.
 __device__ inline uint32_t rank_key(float score) {
     const uint32_t bits = __float_as_uint(score + 0.f);  // -0 + 0 is +0
     const uint32_t key = bits ^ (uint32_t(int32_t(bits) >> 31) | 0x80000000u);
@@ -19,7 +20,7 @@ __device__ inline uint32_t rank_key(float score) {
 
 constexpr uint32_t kLowestKey = 0x007fffff;  // key of -inf; only NaN is below
 
-// Inverse of rank_key for keys >= kLowestKey: score >= score_of(key) is rank_key(score) >= key.
+// Inverse of rank_key for keys >= kLowestKey: score >= score_of(key) if and only if rank_key(score) >= key.
 __device__ inline float score_of(uint32_t key) {
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
@@ -30,15 +31,15 @@ struct CutScratch {  // in shared memory
     uint32_t bin, above, inside;
 };
 
-// Sums of warps by redux: faster, but before sm_90 a kernel of few rows has no register left for it.
+// Whether redux sums warps. It is faster, but before sm_90 a kernel of few rows has no register left for it.
 #if __CUDA_ARCH__ >= 900
 constexpr bool kReduces = true;
 #else
 constexpr bool kReduces = false;
 #endif
 
-// Exclusive prefix sum over a block of kWarps warps; `total` is the sum of all. Every thread calls it.
-// Integer: several short counts in one, say.
+// Returns the exclusive prefix sum over a block of kWarps warps; `total` is the sum of all values. Every
+// thread calls this. Integer may pack several short counts.
 template <int kWarps = kSelectWarps, class Integer>
 __device__ inline Integer block_scan(Integer value, Integer* warps, Integer& total) {
     const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
@@ -67,7 +68,7 @@ __device__ inline Integer block_scan(Integer value, Integer* warps, Integer& tot
     return (warp > 0 ? before : 0) + sum - value;
 }
 
-// Adds runs of equal bins with one atomic: long lists of equal scores would contend for one bin.
+// Counts a run of equal bins with one atomic, because long lists of equal scores would contend for one bin.
 class RunCounter {
 public:
     __device__ explicit RunCounter(uint32_t* bins) : bins_(bins) {}
@@ -88,7 +89,7 @@ private:
     uint32_t bin_ = 0, count_ = 0;
 };
 
-// One atomic per key: for short lists.
+// Counts each key with one atomic, for short lists.
 class PlainCounter {
 public:
     __device__ explicit PlainCounter(uint32_t* bins) : bins_(bins) {}
@@ -99,7 +100,7 @@ private:
     uint32_t* bins_;
 };
 
-// Winners are the keys above `key`, and `equal` of those equal to it.
+// Winners are the keys above `key`, and `equal` of the keys equal to `key`.
 struct Cut {
     uint32_t key, equal;
 };
@@ -125,16 +126,16 @@ __device__ void find_bin(CutScratch& scratch, uint32_t need) {
     __syncthreads();
 }
 
-// Cut through the keys in [low, high] that leaves the k best; 1 <= k <= their number. each(f) calls f(key)
-// for every key, spread over the block's `Threads` threads. `digits` limits the histograms; with fewer than 3
-// the cut may let more than k pass, and `equal` is 0 then.
+// Returns the cut through the keys in [low, high] that leaves the k best; 1 <= k <= their number. each(f)
+// calls f(key) for every key, spread over the block's `Threads` threads. `digits` limits the histograms; with
+// fewer than 3 the cut may pass more than k keys, in which case `equal` is 0.
 template <class Counter, int Threads = kSelectThreads, class Each>
 __device__ Cut find_cut(CutScratch& scratch, uint32_t k, uint32_t low, uint32_t high, int digits,
                         const Each& each) {
     uint32_t base = low, need = k;
     for (int width = 32 - __clz(int(high - low)); width > 0 && digits > 0; --digits) {
         const int shift = max(width - kDigit, 0);
-        __syncthreads();  // the last round has read the bins
+        __syncthreads();  // bins may still be read
         for (int i = int(threadIdx.x); i < kBins; i += Threads) scratch.bins[i] = 0;
         __syncthreads();
         Counter counter(scratch.bins);

@@ -1,5 +1,5 @@
-// Input and output of a block of select. The list, in column order: winners kept of earlier columns, then the
-// columns of the present window.
+// Input and output of a block of select. The list has, in column order, the winners kept from earlier columns
+// and then the columns of the current window.
 #pragma once
 
 #include "engines/cuda/score/windows.cuh"
@@ -8,13 +8,13 @@
 
 namespace smla::cuda {
 
-// A score of a row as f32. f16: which of the two types of 16 bits.
+// Returns a score as f32. `f16` distinguishes the two 16-bit types.
 template <class Score>
 __device__ float widen(Score score, bool f16) {
     if constexpr (sizeof(Score) == 4) return score;
     else return f16 ? f16_to_f32(score) : bf16_to_f32(score);
 }
-// Those of 16 bytes.
+// Converts the scores in 16 bytes to f32.
 template <class Score>
 __device__ void unpack(uint4 words, bool f16, float* scores) {
     const uint32_t all[4] = {words.x, words.y, words.z, words.w};
@@ -28,7 +28,7 @@ __device__ void unpack(uint4 words, bool f16, float* scores) {
         }
 }
 
-// values[e] of registers, for an e that is known at run time only: a tree of selects.
+// Returns values[e] from registers, for an e known only at run time, by a tree of selects.
 template <int Size>
 __device__ float pick(const float (&values)[Size], uint32_t e) {
     if constexpr (Size == 1) {
@@ -41,8 +41,8 @@ __device__ float pick(const float (&values)[Size], uint32_t e) {
     }
 }
 
-// Elements that a thread holds, in vectors of Together that lie a block's threads apart. Bit e of `here`:
-// element e exists; its number in the list is number(e).
+// Elements of a thread, in vectors of Together elements; vectors are one vector per thread of the block
+// apart. Bit e of `here`: element e exists; its number in the list is number(e).
 template <int Size, int Together>
 struct Group {
     static constexpr int size = Size;
@@ -54,7 +54,7 @@ struct Group {
     }
 };
 
-// Score: float, or uint16_t for bf16 and f16. Ahead: elements in flight per thread.
+// A row's list. Score: float, or uint16_t for bf16 and f16. Ahead: elements in flight per thread.
 template <class Score, int Ahead>
 class ScoreList {
 public:
@@ -82,16 +82,16 @@ public:
     __device__ int column(int i) const { return i < kept_ ? kept_columns_[i] : begin_ + (i - kept_); }
     __device__ float score(int i) const { return i < kept_ ? kept_scores_[i] : value(scores_[i - kept_]); }
     __device__ uint32_t key(int i) const { return rank_key(score(i)); }
-    // For put_in_order: what it keeps of an element.
+    // Interface for put_in_order. Item: the data that it keeps of an element.
     using Item = float;
     __device__ Item item(int i) const { return score(i); }
     __device__ static uint32_t key_of(Item score) { return rank_key(score); }
     __device__ float score_of_item(Item score, int) const { return score; }
 
-    // Spreads the list over the block's threads: visit(group), called by whole warps.
+    // Spreads the list over the block's threads: whole warps call visit(group).
     template <class Visit>
     __device__ void groups(const Visit& visit) const {
-        const int rest = head_ + vectors_ * kTogether;  // after the vectors
+        const int rest = head_ + vectors_ * kTogether;  // first number after the vectors
         scalars(kept_, visit, [&](int i) { return i; });
         scalars(length_ - vectors_ * kTogether, visit,
                 [&](int i) { return kept_ + (i < head_ ? i : rest + i - head_); });
@@ -113,8 +113,8 @@ public:
         }
     }
 
-    // Vectors at, at + kSelectThreads, ... of the list, as far as they lie before `last`. Bit v * kTogether +
-    // e of what is returned: element e of the v-th of them exists.
+    // Loads vectors at, at + kSelectThreads, ... of the list that are below `last`. Bit v * kTogether + e of
+    // the result is set if element e of the v-th vector exists.
     __device__ uint32_t load_in_order(int at, int last, float (&out)[Ahead]) const {
         const int whole = kept_ == 0 && head_ == 0 ? min(last, length_ / kTogether) : 0;
         const auto* const from = reinterpret_cast<const uint4*>(scores_);
@@ -152,7 +152,7 @@ public:
         });
     }
 
-    // Samples the keys of at most `wanted` elements, in pairs of vectors at even distances; returns how many.
+    // Samples the keys of at most `wanted` elements, in evenly spaced pairs of vectors. Returns their number.
     __device__ int sample(uint32_t* out, int wanted) const {
         const int pairs = min(wanted / (2 * kTogether), vectors_ / 2);
         const auto* const from = reinterpret_cast<const uint4*>(scores_ + head_);
@@ -190,10 +190,10 @@ private:
     bool f16_;
 };
 
-// What a token's outputs need besides its winners.
+// Data for a token's outputs besides its winners.
 struct TokenOutput {
-    int base = 0;     // columns count from here as indices
-    int request = 0;  // whose pages rows are in
+    int base = 0;     // column with index 0
+    int request = 0;  // request whose pages contain the rows
 
     __device__ TokenOutput(const SelectOutput& out, const Windows& windows, int64_t token, bool rows) {
         if (out.relative) base = windows.whole(token).begin;
@@ -203,8 +203,8 @@ struct TokenOutput {
 };
 
 // One token's row of the outputs. put() writes a winner, finish() the padding and the count. Rows: whether
-// the call wants rows, too; known to the compiler, as code that is only passed over costs a kernel of few
-// rows 0.1 to 0.3 us.
+// the call requests rows. Rows is a template parameter, because even skipped code costs a kernel of few rows
+// 0.1 to 0.3 us.
 template <bool Rows>
 class Winners {
 public:
@@ -216,7 +216,7 @@ public:
           table_(out.row_table),
           of_token_(of_token),
           k_(int(out.k)) {}
-    template <class Score>  // score() is called only if scores are wanted
+    template <class Score>  // score() is called only if scores are requested
     __device__ void put(int place, int column, const Score& score) const {
         indices_[place] = column - of_token_.base;
         if (selected_) selected_[place] = score();
@@ -240,17 +240,17 @@ private:
     int k_;
 };
 
-// Writes the elements above the cut and the first cut.equal of those equal to it, in list order, in one pass.
-// A list says how many elements it has, what of one is kept meanwhile (Item), and its key, column and score.
+// Writes the elements above the cut and the first cut.equal elements equal to the cut, in list order, in one
+// pass. A list defines its size, the data kept of an element (Item), and an element's key, column and score.
 template <class List, bool Rows>
 __device__ void put_in_order(const List& list, Cut cut, const Winners<Rows>& winners, CutScratch& scratch) {
     constexpr int kPer = 4;
-    uint32_t above = 0, equal = 0;  // so far
+    uint32_t above = 0, equal = 0;  // numbers of elements so far
     const int count = list.count();
     for (int64_t first = 0; first < count; first += kPer * kSelectThreads) {
         const int64_t mine = first + kPer * int(threadIdx.x);
         typename List::Item items[kPer];
-        uint32_t marks[kPer], sum = 0, total;  // 1: above, 0x10000: equal
+        uint32_t marks[kPer], sum = 0, total;  // 1: above the cut, 0x10000: equal
 #pragma unroll
         for (int i = 0; i < kPer; ++i) {
             marks[i] = 0;
@@ -276,11 +276,11 @@ __device__ void put_in_order(const List& list, Cut cut, const Winners<Rows>& win
     }
 }
 
-// Exact for any row: three histograms and put_in_order. Every thread of the block calls it.
+// Selects exactly for any row, by three histograms and put_in_order. Every thread of the block calls this.
 template <class List, bool Rows>
 __device__ void select_exactly(const List& list, int k, const Winners<Rows>& winners, CutScratch& scratch) {
     const int count = list.count();
-    Cut cut{0, UINT32_MAX};  // all of them
+    Cut cut{0, UINT32_MAX};  // passes all keys
     if (k < count)
         cut = find_cut<RunCounter>(scratch, uint32_t(k), 0, UINT32_MAX, 3,
                                    [&](const auto& f) { list.each([&](uint32_t key, int) { f(key); }); });

@@ -1,18 +1,19 @@
-// select of short rows, each by a block that holds it in registers.
+// select of short rows; each block keeps one row in registers.
 //
-// Steps      1. Load: a thread has 16 neighbouring columns. 2. Bins of equal width between the row's least
-// and
-//            largest score: those above the bin with the k-th score win. 3. Those inside, its members, some
-//            dozens, are compared one by one; if there are too many, histograms of their keys divide them
-//            (cut.cuh). 4. Counts of the threads before are the winners' places. They meet in shared memory
-//            and are written in order.
-// Tile       a block per row: 256 threads x 16 columns, 512 x 16, 512 x 32.
+// Steps      1. Load: each thread loads 16 or 32 neighboring columns.
+//            2. Bins of equal width divide the range of the row's scores. Columns above the bin with the k-th
+//            score win.
+//            3. The columns inside that bin, its members, usually some dozens, are compared with each other.
+//            Too many members are divided by histograms of their keys (cut.cuh).
+//            4. A prefix sum gives the winners' places; they are collected in shared memory and written in
+//            order.
+// Tile       A block per row: 256 threads x 16 columns, 512 x 16, 512 x 32.
 // Shared     RegisterShared, 8.6 KB | the winners' columns [k], 16 bits each.
-// Barriers   those of the block.
-// Registers  40, so that three blocks of 512 threads share a multiprocessor, and one computes while another
-//            waits: 62 us for 2048 rows of 8192 columns, with two blocks 72.
-// Why        a row is read once, and nothing is guessed: a sample, candidates and their sort, as for long
-//            rows, cost more than 16 registers.
+// Barriers   Only __syncthreads.
+// Registers  40, so that three blocks of 512 threads share a multiprocessor and one computes while another
+//            waits: 62 us for 2048 rows of 8192 columns, instead of 72 us with two blocks.
+// Why        A row is read once, without an estimate: a sample, candidates and their sort, as for long rows,
+//            cost more than 16 registers.
 // Results    docs/kernels/cuda_select.md.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/select/list.cuh"
@@ -23,14 +24,14 @@ namespace smla::cuda {
 
 namespace {
 
-constexpr int kMostCompared = 256;  // members
+constexpr int kMostCompared = 256;  // most members that are compared with each other
 
-// How rows of up to kThreads * kColumns columns are held.
+// Configuration for rows of up to kThreads * kColumns columns.
 template <int Threads, int Columns, int Blocks>
 struct Holding {
     static constexpr int kThreads = Threads, kWarps = Threads / 32;
-    static constexpr int kColumns = Columns;  // neighbours, of a thread
-    static constexpr int kBlocks = Blocks;    // of a multiprocessor: one computes while another waits
+    static constexpr int kColumns = Columns;  // neighboring columns of a thread
+    static constexpr int kBlocks = Blocks;    // per multiprocessor; one computes while another waits
 };
 using Hold4096 = Holding<256, 16, 5>;
 using Hold8192 = Holding<512, 16, 3>;
@@ -43,22 +44,22 @@ struct RegisterSelect {
 };
 
 struct RegisterShared {
-    CutScratch cut;      // its bins are later the keys of members
-    uint2 extremes[32];  // by warp
+    CutScratch cut;      // bins, later reused for the keys of members
+    uint2 extremes[32];  // per warp
     Cut of_members;
     uint32_t member_count;
-    TokenOutput of_token;  // no registers are left for this and the next
-    int begin;             // of the window
-    uint16_t winners[];    // their columns, from `begin`
+    TokenOutput of_token;  // of_token and begin are here to save registers
+    int begin;             // first column of the window
+    uint16_t winners[];    // winners' columns, relative to `begin`
 };
 
-// A thread's columns in memory. Few of them are read again, as registers cannot be indexed.
+// A thread's columns in memory. A few columns are read again from there, because registers cannot be indexed.
 template <class Score>
 struct ThreadKeys {
-    const Score* scores;  // of the thread's first column
+    const Score* scores;  // score of the thread's first column
     bool f16;
 
-    // visit(bit's mask, key) for those of `bits`.
+    // Calls visit(mask, key) for each set bit of `bits`; `mask` has only that bit.
     template <class Visit>
     __device__ void each(uint32_t bits, const Visit& visit) const {
 #pragma unroll 1
@@ -67,15 +68,16 @@ struct ThreadKeys {
     }
 };
 
-// The columns of a thread. Bit i of `here`: column first + i of the window exists; scores of others are NaN.
+// The columns of a thread. Bit i of `here`: column first + i of the window exists; other scores are NaN.
 template <class Score, int Columns>
 struct ThreadColumns {
     float scores[Columns];
     uint32_t here = 0;
     int first;
-    bool has_nan = false;  // in a column that exists
+    bool has_nan = false;  // only existing columns
 
-    // `of_window`: the window's first score. `first` counts from the last multiple of 16 bytes before it.
+    // `of_window` points to the window's first score. Threads divide the row from the 16-byte boundary before
+    // it.
     __device__ ThreadColumns(const Score* of_window, int length, bool f16) {
         constexpr int kTogether = 16 / int(sizeof(Score)), kLoads = Columns / kTogether;
         first = int(threadIdx.x) * Columns -
@@ -101,7 +103,7 @@ struct ThreadColumns {
             has_nan |= isnan(scores[i]);
         }
     }
-    // Bits of the columns whose score test(score) lets pass.
+    // Returns a mask of the columns whose score passes test(score).
     template <class Test>
     __device__ uint32_t mask(const Test& test) const {
         uint32_t out = 0;
@@ -111,18 +113,18 @@ struct ThreadColumns {
     }
 };
 
-// What a thread knows of its columns, by bits as ThreadColumns counts them.
+// State of a thread's columns, as masks in the order of ThreadColumns.
 struct Standing {
-    uint32_t wins = 0, members = 0;  // `members` may win
-    uint32_t inside = 0;             // members of the row
-    uint32_t need = 0;               // how many of those win: if all are equal, the first ones
+    uint32_t wins = 0, members = 0;  // columns that win; columns that may win
+    uint32_t inside = 0;             // number of members in the row
+    uint32_t need = 0;               // number of members that win; the first ones if all are equal
 };
 
 struct Extremes {
-    uint32_t least, largest;  // keys; `least` is larger if there are none
+    uint32_t least, largest;  // keys; `least` is larger if there are no keys
 };
 
-// Returns the extremes over all threads.
+// Returns the smallest and largest key over all threads.
 template <int Warps>
 __device__ Extremes extremes_of_row(Extremes own, uint2* of_warps) {
     const uint2 of_warp = {__reduce_min_sync(~0u, own.least), __reduce_max_sync(~0u, own.largest)};
@@ -133,9 +135,9 @@ __device__ Extremes extremes_of_row(Extremes own, uint2* of_warps) {
     return {__reduce_min_sync(~0u, mine.x), __reduce_max_sync(~0u, mine.y)};
 }
 
-// Bins of equal width from the least score to the largest: the last bits of 2^23 + bin, as a float, which
-// takes the score's place. The map is monotonic, however it rounds. The bins are clear; the first is that of
-// NaN, so that no thread has a branch. The row has more than k other columns.
+// Divides the range from the least to the largest score into bins of equal width. Each score is replaced by
+// the float 2^23 + bin, whose last bits are the bin; the map is monotonic under any rounding. The bins must
+// be clear. Bin 0 is for NaN, so that no thread branches. The row has more than k columns that are not NaN.
 template <class Hold, class Row>
 __device__ Standing divide_by_score(Row& row, float least, float range, int k, CutScratch& scratch) {
     constexpr float kFirst = 1 << 23;
@@ -154,8 +156,8 @@ __device__ Standing divide_by_score(Row& row, float least, float range, int k, C
             .need = uint32_t(k) - scratch.above};
 }
 
-// The cut through at most kMostCompared members, each compared with all others and with up to three counts
-// that are left of the bins, which are below every key.
+// Returns the cut through at most kMostCompared members. Each is compared with all others, and with up to
+// three stale counts of the bins, which are below every key.
 template <class Keys>
 __device__ Cut compare_members(const Keys& keys, const Standing& mine, RegisterShared& shared) {
     uint32_t* const members = shared.cut.bins;
@@ -178,7 +180,7 @@ __device__ Cut compare_members(const Keys& keys, const Standing& mine, RegisterS
     return shared.of_members;
 }
 
-// Any number of members, by histograms of their keys. Out of line: the rest keeps its registers.
+// Returns the cut through any number of members, by histograms of their keys. Out of line to save registers.
 template <class Hold, class Keys>
 __device__ __noinline__ Cut divide_by_key(Keys keys, Standing mine, RegisterShared& shared) {
     Extremes own{UINT32_MAX, 0};
@@ -191,7 +193,7 @@ __device__ __noinline__ Cut divide_by_key(Keys keys, Standing mine, RegisterShar
         [&](const auto& f) { keys.each(mine.members, [&](uint32_t, uint32_t key) { f(key); }); });
 }
 
-// Chooses k of a row's columns, of which there are more: afterwards all members are equal. NaN come last.
+// Chooses k of a row's more than k columns. In the result, all members are equal. NaN rank last.
 template <class Hold, class Row, class Score>
 __device__ Standing choose(Row& row, const Score* of_window, bool f16, int k, RegisterShared& shared) {
     float least = INFINITY, largest = -INFINITY;
@@ -222,13 +224,13 @@ __device__ Standing choose(Row& row, const Score* of_window, bool f16, int k, Re
     return mine;
 }
 
-// Puts the columns of the winners into shared memory, in order.
+// Writes the columns of the winners to shared memory, in order.
 template <class Hold, class Row>
 __device__ void place_winners(const Row& row, Standing mine, RegisterShared& shared) {
     uint32_t total;
     const uint32_t before = block_scan<Hold::kWarps>(
         uint32_t(__popc(mine.wins)) | uint32_t(__popc(mine.members)) << 16, shared.cut.warps, total);
-    const uint32_t members = min(before >> 16, mine.need);  // that win, of threads before
+    const uint32_t members = min(before >> 16, mine.need);  // winning members of preceding threads
     int place = int((before & 0xffff) + members);
     while (__popc(mine.members) > int(mine.need - members))
         mine.members ^= 1u << (31 - __clz(int(mine.members)));
@@ -239,8 +241,8 @@ __device__ void place_winners(const Row& row, Standing mine, RegisterShared& sha
     __syncthreads();
 }
 
-// Writes `count` winners of a row: column(i), which count from `begin`. Rows in a loop of their own: with the
-// other outputs they spill registers on some architectures.
+// Writes `count` winners of a row; column(i) is relative to `begin`. Rows have a separate loop, because in
+// one loop with the other outputs they spill registers on some architectures.
 template <bool Rows, class Score, class Column>
 __device__ void put_winners(const RegisterSelect& task, const TokenOutput& of_token, const Score* of_window,
                             int begin, int count, const Column& column) {
@@ -257,7 +259,7 @@ __device__ void put_winners(const RegisterSelect& task, const TokenOutput& of_to
     }
 }
 
-// Blocks of a multiprocessor. With 16-bit scores, three of 512 threads spill.
+// Blocks per multiprocessor. With 16-bit scores, three blocks of 512 threads would spill.
 template <class Score, class Hold>
 constexpr int kResident = sizeof(Score) == 2 && Hold::kThreads == 512 ? 2 : Hold::kBlocks;
 
@@ -302,7 +304,8 @@ Holder holder_of(int64_t places) {
     return out;
 }
 
-// Without a kernel if rows are too long. Places of 16 bytes before a row's first column are held, too.
+// Returns no kernel if rows are too long. The columns that alignment to 16 bytes adds before a row are
+// included.
 template <bool Rows>
 Holder holder_of(const SelectInput& input) {
     const int64_t bytes = dtype_bits(input.dtype) / 8;

@@ -1,4 +1,4 @@
-// The part of a row that a block of a cluster holds in shared memory, for select of few long rows
+// The part of a row that a block of a cluster keeps in shared memory, for select of few long rows
 // (cluster.cu).
 #pragma once
 
@@ -6,32 +6,33 @@
 
 namespace smla::cuda {
 
-constexpr int kMostThreads = 1024;        // of a block
-constexpr int kUnit = 4, kMostUnits = 8;  // neighbouring columns; units of a thread
-static_assert(kMostUnits * kUnit <= 32 && kMostThreads * kUnit * kMostUnits < 1 << 16);  // masks; counts
+constexpr int kMostThreads = 1024;        // per block
+constexpr int kUnit = 4, kMostUnits = 8;  // neighboring columns of a unit; units of a thread
+static_assert(kMostUnits * kUnit <= 32 &&
+              kMostThreads * kUnit * kMostUnits < 1 << 16);  // limits of masks and of counts
 
 struct ClusterSelect {
     SelectInput input;
     SelectOutput output;
     Windows windows;
-    int parts, units;  // blocks of a row; units of a thread, at most
+    int parts, units;  // blocks per row; maximum of units per thread
 };
 
 __host__ __device__ inline int odd(int units) { return units == 1 ? 1 : units + 1; }
 
-// Bits [first, last) of 32, as far as there are such.
+// Returns a mask of bits [first, last), clamped to 32 bits.
 __device__ inline uint32_t bits_between(int first, int last) {
     const auto below = [](int n) { return n >= 32 ? ~0u : (1u << max(n, 0)) - 1; };
     return below(last) & ~below(first);
 }
 
-// The columns of a row that a block holds. Places count from the last multiple of 16 bytes before the row, so
-// the first ones may be no columns; if there is no room for those, from the row's start.
+// The columns of a row that a block keeps. Places are numbered from the 16-byte boundary before the row, so
+// the first places may have no column. If there is no room for such places, places start at the row.
 template <class Score, int Threads>
 class RowPart {
 public:
     static constexpr int kThreads = Threads, kWarps = Threads / 32;
-    static constexpr int kTogether = 16 / int(sizeof(Score));  // of a load
+    static constexpr int kTogether = 16 / int(sizeof(Score));  // per load
 
     __device__ RowPart(const ClusterSelect& task, const Window& window, int64_t token, int rank,
                        float4* units)
@@ -40,7 +41,7 @@ public:
                                  (window.begin - task.windows.begin);
         outside_ = int(reinterpret_cast<uintptr_t>(row) % 16) / int(sizeof(Score));
         divide(window, task.parts);
-        if (per_block_ > kThreads * kUnit * task.units) {  // no room for places that are no columns
+        if (per_block_ > kThreads * kUnit * task.units) {  // no room for places without a column
             aligned_ = false, outside_ = 0;
             divide(window, task.parts);
         }
@@ -49,20 +50,21 @@ public:
         while (per_block_ > kThreads * kUnit << units_log2_) ++units_log2_;
     }
 
-    // Groups of columns when the loads of 2^log2 neighbouring threads are one: at least so many.
+    // Returns a lower bound of the number of groups of columns, where 2^log2 neighboring threads load a
+    // group.
     __device__ int groups(int log2) const {
         const int threads = min(kThreads, (per_block_ + kTogether - 1) / kTogether) >> log2;
         return places_ / per_block_ * threads;
     }
-    // Column i of the whole row.
+    // Returns the score of column i of the whole row.
     __device__ float score_of_row(int i) const { return widen(scores_[outside_ + i], f16_); }
 
-    // Copies the part to shared memory, with NaN where a thread's units hold no column. visit(score) for
-    // every column that the thread loads.
+    // Copies the part to shared memory, with NaN where a thread's units have no column. Calls visit(score)
+    // for every column that the thread loads.
     template <class Visit>
     __device__ void load(const Visit& visit) const {
-        constexpr int kAtOnce = kThreads == kMostThreads ? 4 : 8;      // as registers allow
-        const int loads = max(1, (kUnit << units_log2_) / kTogether);  // of a thread
+        constexpr int kAtOnce = kThreads == kMostThreads ? 4 : 8;      // limited by registers
+        const int loads = max(1, (kUnit << units_log2_) / kTogether);  // loads per thread
         for (int first = 0; first < loads; first += kAtOnce) {
             uint4 words[kAtOnce];
 #pragma unroll
@@ -84,14 +86,14 @@ public:
         }
     }
 
-    // Units and columns of the thread: bit 4 * j + c is column c of its j-th unit.
+    // Units and columns of the thread. Bit 4 * j + c is column c of the thread's j-th unit.
     __device__ int units() const { return 1 << units_log2_; }
     __device__ float4 unit(int j) const { return units_[int(threadIdx.x) * odd(units()) + j]; }
     __device__ float score(int bit) const {
         return reinterpret_cast<const float*>(units_ + int(threadIdx.x) * odd(units()))[bit];
     }
-    // visit(bit's mask, score) for each bit. Two scores are loaded together: the second load would wait for
-    // what the first visit writes.
+    // Calls visit(mask, score) for each set bit. Two scores are loaded together, because the second load
+    // would otherwise wait for the writes of the first visit.
     template <class Visit>
     __device__ void each(uint32_t bits, const Visit& visit) const {
         while (bits) {
@@ -117,7 +119,7 @@ private:
     __device__ int first_place() const { return begin_ + int(threadIdx.x) * kUnit * units(); }
     __device__ int place(int load) const { return begin_ + (load * kThreads + int(threadIdx.x)) * kTogether; }
     __device__ bool whole(int at) const { return aligned_ && at >= outside_ && at + kTogether <= end_; }
-    // Where the unit with place begin_ + at lies.
+    // Returns the address of the unit with place begin_ + at.
     __device__ float4* unit_of(int at) const {
         const int number = at / kUnit;
         return units_ + (number >> units_log2_) * odd(units()) + (number & (units() - 1));

@@ -1,5 +1,5 @@
-// The select kernels of the cuda engine. score_select runs them on logits of its own, a part of the
-// columns at a time.
+// The select kernels of the cuda engine. score_select also runs them on its logits, one part of the columns
+// at a time.
 #pragma once
 
 #include "engines/candidate.h"
@@ -9,19 +9,20 @@
 
 namespace smla::cuda {
 
-// What to select from: columns [begin, end) of each token's window, after those kept of earlier columns.
+// Input of select: columns [begin, end) of each token's window, after the winners kept from earlier columns.
 struct SelectInput {
-    const void* scores = nullptr;  // of column `begin` of the first token
+    const void* scores = nullptr;  // score of column `begin` of the first token
     int64_t stride = 0;            // elements between tokens
     smla_dtype dtype = SMLA_F32;
     int64_t tokens = 0;
     smla_tensor starts{}, ends{};
-    int64_t columns = 0, begin = 0, end = 0;  // N: what windows are clamped to; the part at hand
-    const float* kept_scores = nullptr;       // [T,k]: the best of the columns before `begin`, ascending
-    const int32_t* kept_columns = nullptr;    // [T,k]
+    int64_t columns = 0, begin = 0,
+            end = 0;  // columns: N, to which windows are clamped; [begin, end): current part
+    const float* kept_scores = nullptr;     // [T,k]: best of the columns before `begin`, in column order
+    const int32_t* kept_columns = nullptr;  // [T,k]
 };
 
-// Columns in ascending order, then -1 (and -inf).
+// Output of select: columns in ascending order, then -1 (and -inf).
 struct SelectOutput {
     int32_t* indices = nullptr;  // [T,k]
     int64_t index_stride = 0;
@@ -31,13 +32,13 @@ struct SelectOutput {
     int64_t count_stride = 0;
     int64_t k = 0;
     bool relative = false;
-    int32_t* rows = nullptr;  // [T,k], optional: the columns as rows of a cache
+    int32_t* rows = nullptr;  // [T,k], optional: the columns as cache rows
     int64_t row_stride = 0;
-    BlockTable row_table{};  // of that cache
+    BlockTable row_table{};  // table of that cache
     const int32_t* request_of_token = nullptr;
     int64_t request_stride = 0;
 };
-// choose(rows) with what kernels know at compile time: rows.value, whether rows are wanted.
+// Calls choose(rows), where rows.value says at compile time whether rows are requested.
 template <class Choose>
 auto with_rows(const SelectOutput& output, const Choose& choose) {
     return output.rows ? choose(std::true_type()) : choose(std::false_type());
@@ -47,33 +48,33 @@ inline size_t no_scratch(int64_t, int64_t, const Env&) { return 0; }
 
 struct SelectKernel {
     const char* name;
-    // Ignores where pointers lead, except that a null kept_scores says that no columns were kept.
+    // Does not read through pointers. A null kept_scores means that no columns were kept.
     Support (*supports)(const SelectInput& input, int64_t k, const Env& env);
-    // Bytes beyond the workspace's header with which rows can be split over blocks.
+    // Returns the bytes, besides the workspace's header, with which rows can be split over blocks.
     size_t (*scratch)(int64_t tokens, int64_t columns, const Env& env) = no_scratch;
     // `scratch` is null if no row is split.
     void (*run)(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env);
 };
 
 extern const Candidate<smla_select_args> kClusterSelect, kRegisterSelect, kSampledSelect, kGenericSelect;
-// The kernel that selects the k best of such an input. Null: none that the context allows supports it.
+// Returns the kernel that selects the k best of this input, or null if no allowed kernel supports it.
 const SelectKernel* choose_select_kernel(const SelectInput& input, int64_t k, const Env& env);
-// The most scratch of a kernel that the context allows.
+// Returns the largest scratch of the kernels that the context allows.
 size_t select_scratch(const SelectInput& input, int64_t k, const Env& env);
 
 SelectOutput select_output(const smla_select_args& args);
 
-// cuda_cluster_select: why a cluster cannot select k of so many columns (empty: it can), and whether it is
-// faster than the other kernels for so many tokens.
+// cuda_cluster_select. refuse_cluster returns why a cluster does not support the shape (empty: supported);
+// cluster_pays returns whether a cluster is faster than the other kernels.
 std::string refuse_cluster(int64_t tokens, int64_t columns, int64_t k, const Env& env);
 bool cluster_pays(int64_t tokens, int64_t columns, const Env& env);
 void run_select_by_cluster(const SelectInput& input, const SelectOutput& output, void*, const Env& env);
 
-// cuda_register_select: whether registers hold rows of so many columns.
+// cuda_register_select. registers_select returns whether rows of this length fit in registers.
 bool registers_select(const SelectInput& input);
 void run_select_by_registers(const SelectInput& input, const SelectOutput& output, void*, const Env& env);
 
-// cuda_sampled_select: why a sample does not suffice for k of so many columns; empty: it does.
+// cuda_sampled_select. refuse_sampled returns why a sample does not suffice for the shape (empty: it does).
 std::string refuse_sampled(int64_t columns, int64_t k);
 size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env);
 void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env);

@@ -1,18 +1,20 @@
-// select that reads each row once: a sample of the row gives a floor, the candidates above it go to shared
-// memory, and the winners are selected among them.
+// select that reads each row once: a sample of the row gives a floor, the candidates at or above the floor
+// are collected in shared memory, and the winners are selected among the candidates.
 //
-// Steps      1. Floor: one column of 32, in 32-byte pieces, estimates the score that about k + 8 sqrt(k n)
-//            columns reach (n: columns per sample). 2. One pass of 16-byte loads collects those columns. 3.
-//            Histograms of the candidates give the cut. 4. A sort into 2048 bins orders the winners by
-//            column; candidates of split rows are collected in that order.
+// Steps      1. Floor: a sample of one column in 32, in 32-byte pieces, estimates the score that about k + 8
+//            sqrt(k n) columns reach (n: columns per sample).
+//            2. One pass of 16-byte loads collects those columns.
+//            3. Histograms of the candidates give the cut.
+//            4. A sort into 2048 bins orders the winners by column; candidates of split rows are already
+//            ordered.
 //            With fewer than k candidates, or more than there is room for, the row is selected exactly by
-//            histograms (list.cuh): the sample decides speed, never the result.
-// Tile       a block of 512 threads per row; with few rows several blocks per row, each a part of the
-//            columns, with the same floor. Their candidates are gathered in scratch; the last block to
-//            arrive (counters in the workspace's header, which it resets to zero) finishes the row.
-// Shared     struct SelectShared: 6144 candidates x 8 B | bins | k winners: 66 KB for k 2048.
-// Registers  3 blocks per multiprocessor on sm_90 and sm_100; 2 elsewhere, and for few rows.
-// Why        a row comes from memory once; every other step works on 3 to 5 thousand keys.
+//            histograms (list.cuh): the sample affects speed, never the result.
+// Tile       A block of 512 threads per row. With few rows, several blocks per row process parts of the
+//            columns with the same floor. Their candidates are gathered in scratch; the last block to arrive
+//            (counters in the workspace's header, which it resets to zero) finishes the row.
+// Shared     struct SelectShared: 6144 candidates x 8 B | bins | k winners: 66 KB for k = 2048.
+// Registers  Three blocks per multiprocessor on sm_90 and sm_100; two elsewhere, and for few rows.
+// Why        A row is loaded from memory once; every other step processes 3 to 5 thousand keys.
 // Results    docs/kernels/cuda_select.md.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/cp_async.cuh"
@@ -29,20 +31,20 @@ namespace {
 
 constexpr int kRoom = 6144, kMostWinners = 4096;
 constexpr int kManyRows = 8, kFewRows = 16;   // elements in flight per thread
-constexpr int kExpectedMost = kRoom * 3 / 4;  // candidates that a floor may be chosen for
-constexpr int kSparse = 8;  // columns per winner from which on few of a warp's lanes have one
+constexpr int kExpectedMost = kRoom * 3 / 4;  // limit for the expected number of candidates
+constexpr int kSparse = 8;  // columns per winner from which few lanes of a warp have a candidate
 #if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
-constexpr int kBlocksPerSm = 3;  // as many as shared memory holds
+constexpr int kBlocksPerSm = 3;  // limited by shared memory
 #else
 constexpr int kBlocksPerSm = 2;
 #endif
-// A call with at most kSplitRows rows may split them; two counters per row.
+// Maximum number of rows in a call that may split them; each row has two counters.
 constexpr int64_t kSplitRows = 256, kLeastPart = 4096;
 constexpr int kMostParts = kSelectThreads;
-constexpr int64_t kMostSplitColumns = int64_t(1) << 30;  // part and place in it have 32 bits
+constexpr int64_t kMostSplitColumns = int64_t(1) << 30;  // part and place have 32 bits together
 static_assert(kSplitRows * 2 * sizeof(uint32_t) <= kWorkspaceHeader / 2);
 
-struct Candidates {  // of a row
+struct Candidates {  // candidates of a row
     uint32_t keys[kRoom];
     int numbers[kRoom];
 };
@@ -53,8 +55,8 @@ struct SampledSelect {
     SelectOutput output;
     Windows windows;
     int parts, place_bits;  // see RowParts
-    SplitRow* scratch;      // [tokens]; parts > 1
-    uint32_t* counters;     // [tokens][2]: candidates, parts that have arrived
+    SplitRow* scratch;      // [tokens], if parts > 1
+    uint32_t* counters;     // [tokens][2]: number of candidates, number of parts that have arrived
 };
 
 struct SelectShared {
@@ -69,7 +71,8 @@ __host__ __device__ constexpr int samples_of(int64_t columns) {
     return int(columns < 32 * 256 ? 256 : columns > 32 * kRoom ? kRoom : columns / 32);
 }
 
-// Floor that a few more than k columns should reach, from a sample in found.keys; 0: none, all columns pass.
+// Returns a floor that a few more than k columns should reach, from a sample in found.keys. 0: all columns
+// pass.
 template <class List>
 __device__ uint32_t sampled_floor(const List& list, int k, SelectShared& shared) {
     const int samples = list.sample(shared.found.keys, samples_of(list.count()));
@@ -81,11 +84,11 @@ __device__ uint32_t sampled_floor(const List& list, int k, SelectShared& shared)
         find_cut<PlainCounter>(shared.cut, uint32_t(target), 0, UINT32_MAX, 2, [&](const auto& f) {
             for (int i = int(threadIdx.x); i < samples; i += kSelectThreads) f(shared.found.keys[i]);
         });
-    __syncthreads();  // candidates overwrite the sample
+    __syncthreads();  // the candidates overwrite the sample
     return cut.equal ? cut.key : cut.key + 1;
 }
 
-// Floor if k winners of earlier columns are known: the worst of them.
+// Returns the floor if k winners of earlier columns are known: the worst of those winners.
 template <class List>
 __device__ uint32_t kept_floor(const List& list, SelectShared& shared) {
     uint32_t least = UINT32_MAX;
@@ -96,15 +99,15 @@ __device__ uint32_t kept_floor(const List& list, SelectShared& shared) {
     return shared.least;
 }
 
-// keys: where those of Candidates lie.
+// Stores a candidate; `keys` is the address of Candidates::keys.
 __device__ inline void store_candidate(bool condition, uint32_t keys, uint32_t place, float score,
                                        int number) {
     store_shared_if(condition, keys + 4 * place, rank_key(score));
     store_shared_if(condition, keys + 4 * (kRoom + place), uint32_t(number));
 }
 
-// Stores the elements `passed` of a group as candidates from `at` on, as far as there is room. A branch for
-// each element would be taken whenever one lane of the warp has it.
+// Stores the elements `passed` of a group as candidates from `at` on, while there is room. A branch for each
+// element would be taken whenever one lane of the warp has the element.
 template <bool Dense, class Group>
 __device__ void append(const Group& group, uint32_t passed, uint32_t at, uint32_t keys) {
     if constexpr (Dense) {
@@ -115,7 +118,7 @@ __device__ void append(const Group& group, uint32_t passed, uint32_t at, uint32_
             at += one;
         }
     } else {
-        while (passed) {  // as often as the lane with the most elements needs
+        while (passed) {  // iterates as often as the lane with the most elements needs
             const uint32_t e = 31 - uint32_t(__clz(int(passed)));
             passed ^= 1u << e;
             store_candidate(at < kRoom, keys, at, pick(group.scores, e), group.number(e));
@@ -124,8 +127,9 @@ __device__ void append(const Group& group, uint32_t passed, uint32_t at, uint32_
     }
 }
 
-// Appends the columns that reach the floor. Counts all, keeps as many as there is room for. Many rows are
-// bound by the instructions of this loop. Dense: about half of the columns pass, else a few of a hundred.
+// Appends the columns that reach the floor. Counts all of them and stores as many as there is room for. This
+// loop's instructions bound the speed of many rows. Dense: about half of the columns pass, otherwise a few
+// percent.
 template <bool Dense, class List>
 __device__ void collect(const List& list, uint32_t floor, SelectShared& shared) {
     const int lane = int(threadIdx.x % 32);
@@ -151,24 +155,24 @@ __device__ void collect(const List& list, uint32_t floor, SelectShared& shared) 
     });
 }
 
-// The candidates of a row of several parts, in the order in which parts came, and where each part's lie.
+// Candidates of a row with several parts, in the order in which parts arrived, and the range of each part.
 struct SplitRow {
-    uint2 found[kRoom];       // key; part and place in it
+    uint2 found[kRoom];       // key; part and place in the part
     uint2 parts[kMostParts];  // first, count
 };
 
-// How a row is cut: part p has vectors [begin(p), begin(p + 1)).
+// Division of a row: part p has vectors [begin(p), begin(p + 1)).
 struct RowParts {
-    int parts, place_bits;  // of 32 bits; the others tell the part
+    int parts, place_bits;  // place_bits: bits of a place; the other bits of 32 are the part
     int64_t vectors;
-    int together;  // elements of a vector
+    int together;  // elements per vector
 
     __device__ int begin(int part) const { return int(vectors * part / parts); }
     __device__ int first_number(int part) const { return begin(part) * together; }
 };
 
-// Appends the columns of a part that reach the floor, in list order. Counts all, keeps as many as there is
-// room for.
+// Appends the columns of a part that reach the floor, in list order. Counts all of them and stores as many as
+// there is room for.
 template <class List>
 __device__ void collect_in_order(const List& list, uint32_t floor, const RowParts& row, int part,
                                  SelectShared& shared) {
@@ -185,7 +189,7 @@ __device__ void collect_in_order(const List& list, uint32_t floor, const RowPart
 #pragma unroll
         for (int e = 0; e < kVectors * kTogether; ++e) passed |= uint32_t(scores[e] >= least) << e;
         passed = (floor == 0 ? ~0u : passed) & here;
-        uint64_t counts = 0, total;  // 16 bits for each vector
+        uint64_t counts = 0, total;  // 16 bits per vector
 #pragma unroll
         for (int v = 0; v < kVectors; ++v)
             counts |= uint64_t(__popc(passed >> (v * kTogether) & ((1u << kTogether) - 1))) << (16 * v);
@@ -208,7 +212,7 @@ __device__ void collect_in_order(const List& list, uint32_t floor, const RowPart
     __syncthreads();
 }
 
-// Hands a part's candidates over; true in the last block to arrive.
+// Copies a part's candidates to scratch. Returns true in the last block to arrive.
 __device__ bool hand_over(const SampledSelect& task, int64_t token, const RowParts& parts, int part,
                           SelectShared& shared) {
     SplitRow& row = task.scratch[token];
@@ -239,10 +243,12 @@ __device__ bool hand_over(const SampledSelect& task, int64_t token, const RowPar
     return shared.last;
 }
 
-// All candidates of a row, at most kRoom, to shared memory in list order; their least and best keys too.
+// Copies all candidates of a row, at most kRoom, to shared memory in list order, and finds their least and
+// best keys.
 __device__ void gather_in_order(const SplitRow& row, const RowParts& parts, SelectShared& shared) {
-    int* const moves = reinterpret_cast<int*>(shared.cut.bins);  // of parts, from where they lie
-    int* const numbers = moves + kMostParts;                     // of their first elements
+    int* const moves = reinterpret_cast<int*>(
+        shared.cut.bins);  // per part: offset from position in scratch to place in the list
+    int* const numbers = moves + kMostParts;  // per part: number of the first element
     const int p = int(threadIdx.x);
     const uint2 part = p < parts.parts ? __ldcg(row.parts + p) : uint2{};
     uint32_t total;
@@ -279,9 +285,9 @@ struct FoundInOrder {
     __device__ float score_of_item(Item, int i) const { return list.score(found.numbers[i]); }
 };
 
-// Winners among the candidates: those above the cut, and of those equal to it the first in the list.
+// Cut through the candidates: candidates above the cut win, and of those equal to it the first in the list.
 struct CandidateCut {
-    Cut key, number;  // of keys, then of complemented numbers
+    Cut key, number;  // cuts through keys and through complemented numbers
 
     __device__ CandidateCut(SelectShared& shared, int k) : number{0, 0} {
         const Candidates& found = shared.found;
@@ -309,7 +315,7 @@ struct CandidateCut {
     }
 };
 
-// Writes the winners in list order: counting sort into bins, then each finds its rank within its bin.
+// Writes the winners in list order: a counting sort into bins, then each winner's rank within its bin.
 template <class List, bool Rows>
 __device__ void put_sorted(const List& list, const CandidateCut& cut, int k, const Winners<Rows>& winners,
                            SelectShared& shared) {
@@ -348,7 +354,8 @@ __device__ void put_sorted(const List& list, const CandidateCut& cut, int k, con
     }
 }
 
-// Too many or too few candidates. If many columns equal the floor (zeros of relu, say), the floor is the cut.
+// Selects if candidates are too many or too few. If many columns equal the floor (such as zeros of relu), the
+// floor is the cut.
 template <class List, bool Rows>
 __device__ void select_otherwise(const List& list, uint32_t floor, int k, const Winners<Rows>& winners,
                                  SelectShared& shared) {
@@ -360,7 +367,7 @@ __device__ void select_otherwise(const List& list, uint32_t floor, int k, const 
     else select_exactly(list, k, winners, shared.cut);
 }
 
-// The row of a block alone. Every thread calls it.
+// Finishes a row that one block processes. Every thread calls this.
 template <class List, bool Rows>
 __device__ void finish_alone(const List& list, uint32_t floor, int k, const Winners<Rows>& winners,
                              SelectShared& shared) {
@@ -370,7 +377,8 @@ __device__ void finish_alone(const List& list, uint32_t floor, int k, const Winn
     put_sorted(list, cut, k, winners, shared);
 }
 
-// The last of several blocks of a row: candidates come in list order, so winners need no sort.
+// Finishes a row of several blocks, in the last of them. Candidates are in list order, so winners need no
+// sort.
 template <class List, bool Rows>
 __device__ void finish_split(const List& list, const SplitRow& row, const RowParts& parts, uint32_t floor,
                              int k, const Winners<Rows>& winners, SelectShared& shared) {
@@ -385,8 +393,8 @@ __device__ void finish_split(const List& list, const SplitRow& row, const RowPar
     put_in_order(FoundInOrder<List>{list, shared.found, count}, cut, winners, shared.cut);
 }
 
-// Many rows: three blocks per multiprocessor hide each other's latencies. Few rows: more loads in flight.
-// Split: several blocks per row.
+// With many rows, three blocks per multiprocessor hide each other's latencies. With few rows, more loads are
+// in flight. Split: several blocks per row.
 template <class Score, int Ahead, bool Split, bool Rows>
 __global__ void __launch_bounds__(kSelectThreads, Ahead == kManyRows ? kBlocksPerSm : 2)
     select_sampled(const __grid_constant__ SampledSelect task) {
@@ -395,7 +403,7 @@ __global__ void __launch_bounds__(kSelectThreads, Ahead == kManyRows ? kBlocksPe
     const int64_t token = blockIdx.x / task.parts;
     const int part = int(blockIdx.x % task.parts), k = int(task.output.k);
     const ScoreList<Score, Ahead> list(task.input, task.windows, token, k);
-    if (list.count() <= k) {  // all win
+    if (list.count() <= k) {  // all columns win
         if (part > 0) return;
         const Winners<Rows> winners(task.output, token, TokenOutput(task.output, task.windows, token, Rows));
         put_in_order(list, Cut{0, UINT32_MAX}, winners, shared.cut);
@@ -443,7 +451,7 @@ std::string refuse_sampled(int64_t columns, int64_t k) {
 
 size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env) {
     if (parts_of(1, columns, env) == 1) return 0;
-    // More tokens are not split over blocks, but their last ones may be.
+    // Calls with more tokens are not split over blocks, but a part of such a call may be.
     const int64_t split = std::min<int64_t>(kSplitRows, env.device->facts().multiprocessors);
     return size_t(std::min(tokens, split)) * sizeof(SplitRow);
 }

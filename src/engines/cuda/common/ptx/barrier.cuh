@@ -1,9 +1,10 @@
-// Barriers for a part of a block, sm_80 and later: named barriers, and mbarriers in shared memory.
+// Barriers for some of the threads of a block, for sm_80 and later: named barriers, and mbarriers in shared
+// memory.
 #pragma once
 
 #include <cstdint>
 
-#ifdef SMLA_CUDA_BOUNDED_WAITS  // what assert() calls; the driver has it
+#ifdef SMLA_CUDA_BOUNDED_WAITS  // called by assert(); defined in the driver
 extern "C" __device__ void __assertfail(const void* message, const void* file, unsigned line,
                                         const void* function, size_t character_bytes);
 #endif
@@ -15,13 +16,13 @@ template <int Threads>
 __device__ inline void named_barrier(int id) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(Threads) : "memory");
 }
-// Arrives without waiting.
+// Arrives at named barrier `id` without waiting.
 template <int Threads>
 __device__ inline void named_barrier_arrive(int id) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(Threads) : "memory");
 }
 
-// Arrives and waits as named_barrier does; whether any of the threads came with true.
+// Arrives and waits as named_barrier does. Returns whether any of the threads passed true.
 template <int Threads>
 __device__ inline bool named_barrier_or(int id, bool value) {
     uint32_t any;
@@ -36,23 +37,23 @@ __device__ inline bool named_barrier_or(int id, bool value) {
     return any != 0;
 }
 
-// A phase of an mbarrier completes with its `arrivals`-th arrival; then the next phase begins.
+// Initializes an mbarrier. A phase completes with its `arrivals`-th arrival, then the next phase begins.
 __device__ inline void mbarrier_init(uint32_t at, int arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
 }
 __device__ inline void mbarrier_arrive(uint32_t at) {
     asm volatile("{.reg .b64 state;\n mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(at) : "memory");
 }
-// `times` arrivals at once.
+// Arrives `times` times with one instruction.
 __device__ inline void mbarrier_arrive(uint32_t at, int times) {
     asm volatile("{.reg .b64 state;\n mbarrier.arrive.shared.b64 state, [%0], %1;}" ::"r"(at), "r"(times)
                  : "memory");
 }
-// Arrives once all cp.async that this thread has issued are complete.
+// Arrives when all cp.async that this thread has issued are complete.
 __device__ inline void mbarrier_arrive_after_copies(uint32_t at) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
 }
-// Whether the phase of this parity has completed. The barrier must be in that phase or the next.
+// Returns whether the phase of this parity has completed. The barrier must be in that phase or the next.
 __device__ inline bool mbarrier_over(uint32_t at, uint32_t parity) {
     uint32_t over;
     asm volatile(
@@ -64,9 +65,9 @@ __device__ inline bool mbarrier_over(uint32_t at, uint32_t parity) {
         : "memory");
     return over != 0;
 }
-// Limit of a wait, in builds with SMLA_CUDA_BOUNDED_WAITS: after 10 seconds the kernel stops like a failed
-// assertion, which names the file, the block, the thread, and as the line the barrier's offset in shared
-// memory.
+// Time limit of a wait in builds with SMLA_CUDA_BOUNDED_WAITS. After 10 seconds the kernel stops as after a
+// failed assertion. The message names the file, block and thread; its line number is the barrier's offset in
+// shared memory.
 struct WaitLimit {
 #ifdef SMLA_CUDA_BOUNDED_WAITS
     unsigned long long begun_ns = 0;

@@ -1,5 +1,5 @@
-// Clusters of sm_90 and later: blocks that run together and reach each other's shared memory. What kernels of
-// every architecture call does nothing before sm_90, where no cluster is launched.
+// Clusters of sm_90 and later: blocks that run together and access each other's shared memory. Functions that
+// kernels of every architecture call do nothing before sm_90, where no cluster is launched.
 #pragma once
 
 #include "engines/cuda/common/ptx/shared.cuh"
@@ -11,7 +11,7 @@ __device__ inline uint32_t cluster_rank() {
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-// The shared::cluster address in block `rank` that corresponds to `at` in this block.
+// Returns the shared::cluster address in block `rank` that corresponds to `at` in this block.
 __device__ inline uint32_t in_block(uint32_t at, uint32_t rank) {
     uint32_t out = at;
 #if __CUDA_ARCH__ >= 900
@@ -19,13 +19,13 @@ __device__ inline uint32_t in_block(uint32_t at, uint32_t rank) {
 #endif
     return out;
 }
-// All threads of all blocks of the cluster.
+// Arrives at the cluster's barrier, which all threads of all its blocks must call.
 __device__ inline void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
-// Orders nothing: for barriers that are made ready, after fence_mbarrier_init().
+// Arrives without ordering memory, for initialized mbarriers after fence_mbarrier_init().
 __device__ inline void cluster_arrive_relaxed() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -40,32 +40,32 @@ __device__ inline void cluster_sync() {
     cluster_arrive();
     cluster_wait();
 }
-// To shared memory of any block of the cluster.
+// Stores to shared memory of any block of the cluster.
 __device__ inline void store_in_cluster(uint32_t at, float value) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(value) : "memory");
 #endif
 }
-// After mbarrier_init: the other blocks see the barriers after the next cluster_sync.
+// Makes initialized mbarriers visible to the other blocks after the next cluster_sync.
 __device__ inline void fence_mbarrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Arrives at an mbarrier of any block of the cluster. Relaxed, as a release to the peer costs about 1000
-// cycles. Enough to free memory that only wgmma have read, once these are complete.
+// Arrives at an mbarrier of any block of the cluster. The arrival is relaxed, because a release to another
+// block costs about 1000 cycles. It suffices to free memory that only completed wgmma have read.
 __device__ inline void mbarrier_arrive_in_cluster(uint32_t at) {
     asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
 }
-// Arrives at an mbarrier of this block, and has its phase expect `bytes` more of bulk copies or asynchronous
+// Arrives at an mbarrier of this block, whose phase then expects `bytes` more of bulk copies or asynchronous
 // stores.
 __device__ inline void mbarrier_arrive_expect(uint32_t at, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
-// A minimum in shared memory of any block of the cluster.
+// Lowers a word in shared memory of any block of the cluster to `value` if that is smaller.
 __device__ inline void min_in_cluster(uint32_t at, uint32_t value) {
     asm volatile("red.relaxed.cluster.shared::cluster.min.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
 }
-// Stores to shared memory of a block of the cluster; counted by the mbarrier of that block.
+// Stores to shared memory of a block of the cluster. The mbarrier of that block counts the bytes.
 __device__ inline void store_async(uint32_t to, uint32_t mbarrier, const uint4& value) {
     asm volatile(
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(

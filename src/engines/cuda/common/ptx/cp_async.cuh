@@ -1,4 +1,4 @@
-// cp.async: asynchronous copies from global to shared memory (32-bit addresses), not through registers.
+// cp.async: asynchronous copies from global to shared memory (32-bit addresses) that bypass registers.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace smla::cuda {
 __device__ inline uint32_t shared_address(const void* shared) {
     return uint32_t(__cvta_generic_to_shared(shared));
 }
-// 16 aligned bytes, not cached in L1. If not `valid`: zeros, and `from` is not read.
+// Copies 16 aligned bytes, not cached in L1. If not `valid`, writes zeros and does not read `from`.
 __device__ inline void cp_async_16(uint32_t to, const void* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
                  : "memory");

@@ -1,4 +1,4 @@
-// 16-bit operands of mma.sync, f16 or bf16, and exact conversions of small floats to them.
+// 16-bit operands of mma.sync (f16 or bf16) and exact conversions of small floats to these types.
 #pragma once
 
 #include "engines/cuda/common/ptx/math.cuh"
@@ -10,7 +10,7 @@ namespace smla::cuda {
 
 enum class Half { f16, bf16 };
 
-// m16n8k16 as in mma.cuh, on f16 or bf16.
+// Multiplies as m16n8k16 in mma.cuh, on f16 or bf16.
 template <Half Type>
 __device__ inline void mma_half(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (Type == Half::bf16) mma_bf16(c, a, b0, b1);
@@ -23,14 +23,15 @@ __device__ inline uint32_t pack_half(float low, float high) {
 }
 __device__ inline uint32_t f16_to_bf16(uint32_t pair) { return pack_bf16(f16_low(pair), f16_high(pair)); }
 
-// The four e4m3 codes of a word as two pairs; the first code is the low half of `low`. NaN stays NaN.
+// Converts the four e4m3 codes of a word to two pairs; the first code is the low half of `low`. NaN stays
+// NaN.
 template <Half Type>
 __device__ inline void e4m3_pairs(uint32_t codes, uint32_t& low, uint32_t& high) {
     e4m3_to_f16(codes, low, high);
     if constexpr (Type == Half::bf16) low = f16_to_bf16(low), high = f16_to_bf16(high);
 }
 
-// max(largest, |pair|) elementwise, for largest >= 0; NaN is ignored.
+// Returns max(largest, |pair|) elementwise, for largest >= 0; NaN is ignored.
 __device__ inline uint32_t max_magnitude_bf16(uint32_t largest, uint32_t pair) {
     uint32_t out;
     asm("max.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(largest), "r"(pair & 0x7fff7fffu));
@@ -59,14 +60,14 @@ __device__ inline uint32_t signs_of(uint32_t nibbles) {
     return ((pairs & 0x00080008u) << 4) | ((pairs & 0x00800080u) << 8);
 }
 
-// An E8M0 scale as a pair of bf16, exactly.
+// Returns an E8M0 scale as a pair of equal bf16, exactly.
 __device__ inline uint32_t e8m0_to_bf16_pair(uint32_t code) {
     const uint32_t bits = code == 255 ? 0x7fc0u : code == 0 ? 0x0040u : code << 7;
     return bits | bits << 16;
 }
 
-// The four e2m1 codes in the low 16 bits, times a pair of equal scales, as two pairs of bf16; exact unless
-// out of range. Both bytes of a magnitude (0, 1/2, 1, 3/2, 2, 3, 4, 6) are looked up by its code.
+// Multiplies the four e2m1 codes in the low 16 bits by a pair of equal scales, as two pairs of bf16; exact
+// unless out of range. Both bytes of a magnitude (0, 1/2, 1, 3/2, 2, 3, 4, 6) are looked up by its code.
 __device__ inline void e2m1_to_bf16(uint32_t codes, uint32_t scales, uint32_t& low, uint32_t& high) {
     const uint32_t magnitudes = codes & 0x7777u;
     const uint32_t upper = __byte_perm(0x3f3f3f00u, 0x40404040u, magnitudes) | signs_of(codes);

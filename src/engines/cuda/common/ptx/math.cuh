@@ -5,20 +5,20 @@
 
 namespace smla::cuda {
 
-// 2^x to 2 ulp; results below 2^-126 are 0.
+// Returns 2^x to 2 ulp; results below 2^-126 are 0.
 __device__ inline float exp2_fast(float x) {
     float out;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
     return out;
 }
-// NaN if either is NaN.
+// Returns the maximum, or NaN if either argument is NaN.
 __device__ inline float max_nan(float a, float b) {
     float out;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
     return out;
 }
 
-// The four e4m3 codes of a word as two pairs of f16, exactly; NaN stays NaN.
+// Converts the four e4m3 codes of a word to two pairs of f16, exactly; NaN stays NaN.
 __device__ inline void e4m3_to_f16(uint32_t codes, uint32_t& low, uint32_t& high) {
 #if __CUDA_ARCH__ >= 890
     asm("{.reg .b16 a, b;\n"
@@ -28,7 +28,7 @@ __device__ inline void e4m3_to_f16(uint32_t codes, uint32_t& low, uint32_t& high
         : "=r"(low), "=r"(high)
         : "r"(codes));
 #else
-    // The bits of a code, moved to where f16 has exponent and mantissa, are the value times 2^-8. Only NaN
+    // The bits of a code, moved to the exponent and mantissa of an f16, are the value times 2^-8. Only NaN
     // codes become 480.
     const auto place = [](uint32_t pair) {
         uint32_t out = (pair & 0x7f007f00u) >> 1, nan;

@@ -1,13 +1,13 @@
 // Loads and stores of shared memory by 32-bit address. With generic pointers the compiler rereads a special
-// register wherever registers are short.
+// register under register pressure.
 #pragma once
 
 #include <cstdint>
 
 namespace smla::cuda {
 
-// Hides a value from the optimiser: the value itself stays in a register instead of being recomputed at each
-// use, and what is derived from it is recomputed where it is used instead of kept across a loop.
+// Hides a value from the optimizer. The value stays in a register instead of being recomputed at each use,
+// and expressions derived from the value are recomputed at each use instead of being kept across a loop.
 __device__ inline uint32_t keep(uint32_t value) {
     asm volatile("" : "+r"(value));
     return value;
@@ -60,14 +60,14 @@ __device__ inline void store_shared(uint32_t at, const uint4& value) {
                  "r"(value.z), "r"(value.w)
                  : "memory");
 }
-// Without a branch.
+// Stores the value if `condition`, without a branch.
 __device__ inline void store_shared_if(bool condition, uint32_t at, uint32_t value) {
     asm volatile("{.reg .pred here;\n setp.ne.u32 here, %0, 0;\n @here st.shared.u32 [%1], %2;}" ::"r"(
                      uint32_t(condition)),
                  "r"(at), "r"(value)
                  : "memory");
 }
-// Returns what was there.
+// Adds atomically and returns the previous value.
 __device__ inline uint32_t add_shared(uint32_t at, uint32_t value) {
     uint32_t before;
     asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(before) : "r"(at), "r"(value) : "memory");

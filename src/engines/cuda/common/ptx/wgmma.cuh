@@ -1,12 +1,12 @@
 // wgmma of sm_90a: products of a warpgroup (4 warps), f32 accumulators in registers, operands in shared
 // memory.
 //
-// A tile is 64 rows of 128 bytes, 128-byte swizzle: 16-byte chunk c of row r lies at r * 128 + ((c ^ (r & 7))
-// << 4); tiles begin at multiples of 1024 bytes. A descriptor names a tile (PTX ISA, "matrix descriptor"):
-// address, leading and stride byte offsets in units of 16 bytes, swizzle mode.
+// A tile is 64 rows of 128 bytes with 128-byte swizzle: 16-byte chunk c of row r is at r * 128 + ((c ^ (r &
+// 7)) << 4). Tiles begin at multiples of 1024 bytes. A descriptor names a tile (PTX ISA, "matrix
+// descriptor"): address, leading and stride byte offsets in units of 16 bytes, swizzle mode.
 //
-// Accumulator of m64nN: lane l of warp w has, of n8-block i, d[4i], d[4i+1]: row 16w + l/4, columns
-// 8i + 2(l%4) and +1; d[4i+2], d[4i+3]: row + 8.
+// Accumulator of m64nN, lane l of warp w, n8-block i: d[4i] and d[4i+1] are row 16w + l/4, columns 8i +
+// 2(l%4) and +1; d[4i+2] and d[4i+3] are row + 8.
 #pragma once
 
 #include "engines/cuda/common/ptx/half.cuh"
@@ -22,40 +22,41 @@ __device__ inline uint64_t descriptor(uint32_t at, uint32_t leading_bytes, uint3
     return uint64_t((at & 0x3ffff) >> 4) | uint64_t(leading_bytes >> 4) << 16 |
            uint64_t(stride_bytes >> 4) << 32 | kSwizzle128;
 }
-// A tile whose 128-byte rows run along k. The next 16 of k: + 32 bytes; the next tile along k: + kTileBytes.
+// Descriptor of a tile whose rows run along k. Add 32 bytes for the next 16 of k, kTileBytes for the next
+// tile.
 __device__ inline uint64_t k_major(uint32_t at) { return descriptor(at, 16, 1024); }
-// Tiles whose rows are k and whose columns are n ("transposed" B). The next 64 of n lie kTileBytes further,
-// the next 8 rows 1024 bytes; the next 16 of k: + 2048 bytes.
+// Descriptor of tiles whose rows are k and whose columns are n ("transposed" B). The next 64 of n are at +
+// kTileBytes, the next 8 rows at + 1024 bytes, the next 16 of k at + 2048 bytes.
 __device__ inline uint64_t n_major(uint32_t at) { return descriptor(at, kTileBytes, 1024); }
-// A descriptor of what lies `bytes` further.
+// Returns the descriptor of the data `bytes` further on.
 __device__ inline uint64_t advanced(uint64_t descriptor, uint32_t bytes) { return descriptor + (bytes >> 4); }
 
-// Before the first wgmma, and after registers of accumulators or operands were written.
+// Required before the first wgmma, and after a write to registers of accumulators or operands.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits until at most `Pending` groups are incomplete.
+// Waits until at most `Pending` groups of wgmma are incomplete.
 template <int Pending>
 __device__ inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
-// What threads have written to shared memory becomes visible to wgmma and bulk copies.
+// Makes writes of threads to shared memory visible to wgmma and bulk copies.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Four 8x8 matrices of 16-bit values; lanes 8i .. 8i + 7 give the addresses of the rows of matrix i.
+// Stores four 8x8 matrices of 16-bit values. Lanes 8i to 8i + 7 pass the addresses of the rows of matrix i.
 __device__ inline void stmatrix_x4(uint32_t at, const uint32_t* values) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(values[0]),
                  "r"(values[1]), "r"(values[2]), "r"(values[3])
                  : "memory");
 }
 
-// The same with each matrix transposed: lane 8i + j gives the address where column j of matrix i goes.
+// Stores each matrix transposed: lane 8i + j passes the address of column j of matrix i.
 __device__ inline void stmatrix_x4_trans(uint32_t at, const uint32_t* values) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
                  "r"(values[0]), "r"(values[1]), "r"(values[2]), "r"(values[3])
                  : "memory");
 }
 
-// Registers per thread of the calling warpgroup, all four warps together.
+// Sets the registers per thread of the calling warpgroup; all four warps must call this.
 template <int Registers>
 __device__ inline void raise_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
@@ -82,7 +83,7 @@ __device__ inline void lower_registers() {
     "%126,%127"
 #define SMLA_WGMMA(n, type) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {"
 
-// d [64,64] (+)= A [64,16] B [64,16]^T, both k-major in shared memory. Without `accumulate` d is overwritten.
+// d [64,64] (+)= A [64,16] B [64,16]^T, both k-major in shared memory. d is overwritten unless `accumulate`.
 template <Half Type>
 __device__ inline void wgmma_n64(float (&d)[32], uint64_t a, uint64_t b, bool accumulate) {
 #define SMLA_RUN(type)                                                                            \
@@ -106,7 +107,7 @@ __device__ inline void wgmma_n256(float (&d)[128], uint64_t a, uint64_t b) {
     else SMLA_RUN("f16");
 #undef SMLA_RUN
 }
-// The same with A in registers: a[0] row l/4, columns 2(l%4) and +1; a[1] row + 8; a[2], a[3] columns + 8.
+// d += A B with A in registers: a[0] row l/4, columns 2(l%4) and +1; a[1] row + 8; a[2], a[3] columns + 8.
 template <Half Type>
 __device__ inline void wgmma_n256(float (&d)[128], const uint32_t* a, uint64_t b) {
 #define SMLA_RUN(type)                                                                               \
@@ -118,7 +119,7 @@ __device__ inline void wgmma_n256(float (&d)[128], const uint32_t* a, uint64_t b
 #undef SMLA_RUN
 }
 
-// d [64,N] (+)= A [64,16] B [N,16]^T for N of 16 or 32: A in registers, as above; B k-major, tiles of N rows.
+// d [64,N] (+)= A [64,16] B [N,16]^T, N = 16 or 32; A in registers as above, B k-major in tiles of N rows.
 template <Half Type>
 __device__ inline void wgmma_few(float (&d)[8], const uint32_t* a, uint64_t b, bool accumulate) {
 #define SMLA_RUN(type)                                                                          \

@@ -1,4 +1,4 @@
-// Which products of f32 activations and bf16 weights go to the kernels by mma.sync.
+// Selects the mma.sync kernels for products of f32 activations and bf16 weights.
 #include "engines/cuda/project/mma/run.h"
 #include "engines/cuda/project/pieces.h"
 #include "engines/cuda/project/project.h"
@@ -11,11 +11,11 @@ namespace {
 
 using Args = smla_project_args;
 
-constexpr int kPiece = 8;  // bf16 of 16 bytes
+constexpr int kPiece = 8;  // bf16 values in 16 bytes
 
-// Which kernel is faster, measured on an H200 (docs/kernels/log/cuda_stages.md).
-constexpr int64_t kFewTokens = 16, kMoreTokens = 64;  // of which the bytes of w are the limit
-constexpr int64_t kLongSum = 2048;                    // above, what cuBLASLt does beside products is little
+// Limits between faster kernels, measured on an H200 (docs/kernels/log/cuda_stages.md).
+constexpr int64_t kFewTokens = 16, kMoreTokens = 64;  // tokens up to which the bytes of w are the limit
+constexpr int64_t kLongSum = 2048;  // for longer sums, the kernels around cuBLASLt take little time
 
 bool has_enough_tiles(const Args& args) { return enough_tiles(args.w.shape[0], args.w.shape[1]); }
 bool is_for_few(const Args& args) {

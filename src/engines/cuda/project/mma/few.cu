@@ -1,23 +1,23 @@
 // project of f32 activations and bf16 weights by mma.sync, few tokens: out[t,g,n] = sum_k x[t,g,k] w[g,n,k].
 //
-// Maths     x is the sum of three bf16 (project/split.h), exactly; each is multiplied with w, the smallest
-//           first. Sums are f32.
-// Tile      a warp takes 16 kM outputs n, 8 or 16 tokens and every splits-th pair of steps of 32 k.
-// Operands  w is the first, x the second. Both go from memory to registers without a stop: which n and k meet
-//           in a fragment does not matter as long as w, x and out agree. Lane 4 r + c has
+// Maths     x is the exact sum of three bf16 (project/split.h); each is multiplied by w, the smallest first.
+//           Sums are f32.
+// Tile      A warp computes 16 kM outputs n, 8 or 16 tokens, over every splits-th pair of steps of 32 k.
+// Operands  w is the first, x the second. Both are loaded directly into registers: any n and k may share a
+//           fragment as long as w, x and out agree. Lane 4 r + c has
 //             k of a step   8 c to 8 c + 7, four of them in each of two products
-//             n             2 kM neighbours from 2 kM r on: rows r and r + 8 of kM fragments
-//           w dense along k: 16 bytes are 8 k of one n. Along n: 8 n of one k, paired by PRMT.
-// Pipeline  one step of w and x is on its way to registers while the one before is multiplied; L2 is asked
-//           for two pairs more.
-// Shared    sums of half of the warps that share outputs, which are added in a tree.
-// Registers 252 in blocks of four or eight warps: 64 of w; with 16 tokens 32 of x, 32 of sums, 24 of parts.
-// Limit     the bytes of w: 2.3 to 2.7 of 4.2 TB/s where the sums are long, half of that where a warp has
-//           four steps.
-// Why       cuBLASLt wants both operands of one dtype: a kernel before it divides x, and one behind it adds
-//           f32 results of three parts (docs/kernels/log/cuda_stages.md).
-// A sum's order depends on the shape of w alone, but it is not that of other kernels, so batch-invariant
-// calls are refused.
+//             n             2 kM neighbors starting at 2 kM r: rows r and r + 8 of kM fragments
+//           If w is dense along k, 16 bytes are 8 k of one n. Along n they are 8 n of one k, paired by PRMT.
+// Pipeline  One step of w and x is loaded while the previous step is multiplied; two more pairs are
+//           prefetched into L2.
+// Shared    Sums of half of the warps that share outputs, which are added in a tree.
+// Registers 252 in blocks of four or eight warps: 64 for w; with 16 tokens 32 for x, 32 for sums, 24 for
+// parts.
+// Limit     The bytes of w: 2.3 to 2.7 of 4.2 TB/s with long sums, half as much if a warp has four steps.
+// Why       cuBLASLt requires equal dtypes of both operands, so one kernel before it must split x and one
+//           after it must add the f32 results of three parts (docs/kernels/log/cuda_stages.md).
+// The order of a sum depends only on the shape of w, but differs from other kernels, so batch-invariant calls
+// are not supported.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/bulk.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
@@ -30,27 +30,27 @@ namespace smla::cuda {
 
 namespace {
 
-constexpr int kMostWarps = 8;     // of a block
-constexpr int kStep = 32;         // k of all lanes: a piece each
-constexpr int kPair = 2 * kStep;  // of two steps: lines of 128 bytes of w
-constexpr int kAhead = 2;         // pairs of steps that L2 is asked for ahead
-constexpr int kLeastPairs = 2;    // of a warp that shares a sum
-// Sums are split until there are so many warps: 16 for each multiprocessor of an H100, whatever this GPU has,
-// as bits depend on it.
+constexpr int kMostWarps = 8;     // per block
+constexpr int kStep = 32;         // k of all lanes, a piece each
+constexpr int kPair = 2 * kStep;  // k of two steps: 128-byte lines of w
+constexpr int kAhead = 2;         // pairs of steps that are prefetched into L2
+constexpr int kLeastPairs = 2;    // minimum for a warp that shares a sum
+// Sums are split up to this number of warps: 16 per multiprocessor of an H100. It does not depend on the
+// actual GPU, because bits depend on it.
 constexpr int64_t kWantedWarps = 16 * 132;
 
 struct Grid {
-    int warps, splits;       // of a block; of those that share sums
-    int tiles, token_tiles;  // blocks per group and tile of tokens; those tiles
+    int warps, splits;       // warps of a block; warps that share sums
+    int tiles, token_tiles;  // blocks per group and token tile; token tiles
 };
 
-// What a warp multiplies: kM tiles of 16 outputs and kN of eight tokens.
+// A warp's part of the product: kM tiles of 16 outputs and kN tiles of eight tokens.
 template <int kM, int kN>
 struct Tile {
     int64_t group;
-    int warp_n, first_n;  // first output of the warp, and of the lane's 2 kM
+    int warp_n, first_n;  // first output of the warp; first of the lane's 2 kM outputs
     int first_token, split;
-    bool exists;  // the lane's outputs are not all those of other lanes
+    bool exists;  // the lane has outputs that no other lane has
     __device__ Tile(const MmaProduct& p, const Grid& grid) {
         const int warp = int(threadIdx.x / 32), row = int(threadIdx.x % 32 / 4);
         const unsigned block = blockIdx.x / unsigned(grid.token_tiles);
@@ -60,13 +60,13 @@ struct Tile {
         warp_n = 16 * kM * tile;
         first_n = warp_n + 2 * kM * row;
         exists = first_n < p.outer;
-        // The last lanes share outputs, whose sums are the same.
+        // The last lanes compute some outputs redundantly, with equal sums.
         first_n = min(first_n, p.outer - 2 * kM);
         split = warp % grid.splits;
     }
 };
 
-// Asks L2 for a pair of steps from k0 on, 128 bytes of a lane at a time.
+// Prefetches a pair of steps starting at k0 into L2, 128 bytes per lane.
 template <bool kAlongK, int kM, int kN>
 __device__ void prefetch_weights(const MmaProduct& p, const Tile<kM, kN>& tile, int k0) {
     const int lane = int(threadIdx.x % 32);
@@ -89,13 +89,13 @@ __device__ void prefetch_activations(const MmaProduct& p, const Tile<kM, kN>& ti
         prefetch_line(p.x + token * p.x_token + tile.group * p.x_group + k);
 }
 
-// A lane's weights of one step: of 2 kM outputs 8 k each.
+// A lane's weights of one step: 8 k of each of 2 kM outputs.
 template <bool kAlongK, int kM>
 struct Weights {
     static_assert(kAlongK || kM == 4, "along n 16 bytes are 8 outputs");
     uint4 raw[2 * kM];
 
-    // From the lane's place at k 0.
+    // Returns the address of a piece; `lane` is the lane's address at k = 0.
     __device__ static const uint16_t* piece(const MmaProduct& p, const uint16_t* lane, int k, int i) {
         return kAlongK ? lane + i * p.w_step + k : lane + (k + i) * p.w_step;
     }
@@ -106,7 +106,7 @@ struct Weights {
                 k < p.inner ? *reinterpret_cast<const uint4*>(piece(p, lane, k, i)) : make_uint4(0, 0, 0, 0);
     }
     __device__ uint32_t word(int i, int at) const { return (&raw[i].x)[at]; }
-    // The operand of outputs 2 m and 2 m + 1, k 4 half to 4 half + 3.
+    // Loads the operand of outputs 2 m and 2 m + 1, k 4 half to 4 half + 3.
     __device__ void operand(int m, int half, uint32_t (&a)[4]) const {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -117,7 +117,7 @@ struct Weights {
     }
 };
 
-// A lane's activations of one step: of token `row` of each eight, 8 k.
+// A lane's activations of one step: 8 k of token `row` of each eight.
 template <int kN>
 struct Activations {
     float values[kN][kPiece];
@@ -135,7 +135,7 @@ struct Activations {
     }
 };
 
-// A product needs the sums of the one before after some 30 cycles, so the kM x kN tiles take turns.
+// Multiplies a step. A product needs the previous sums after about 30 cycles, so the kM x kN tiles alternate.
 template <bool kAlongK, int kM, int kN>
 __device__ void multiply(const Weights<kAlongK, kM>& w, Activations<kN>& x, float (&sums)[kM][kN][4]) {
     uint32_t parts[kN][kParts][kPiece / 2];
@@ -156,7 +156,7 @@ __device__ void multiply(const Weights<kAlongK, kM>& w, Activations<kN>& x, floa
     }
 }
 
-// Adds the sums of the warps that share outputs into those of split 0, in one order.
+// Adds the sums of the warps that share outputs into split 0, in a fixed order.
 template <int kM, int kN>
 __device__ void reduce_splits(int splits, int split, float (&sums)[kM][kN][4]) {
     constexpr int kValues = kM * kN * 4;
@@ -207,13 +207,13 @@ __global__ void __launch_bounds__(32 * kMostWarps)
     if (!order.start()) return;
     const float* x[kN];
 #pragma unroll
-    for (int u = 0; u < kN; ++u)  // past the last token its values again; those sums are not stored
+    for (int u = 0; u < kN; ++u)  // tokens past the end repeat the last; their sums are not stored
         x[u] = p.x + min(tile.first_token + 8 * u + row, p.tokens - 1) * p.x_token + tile.group * p.x_group;
     for (int i = 0; i < kAhead; ++i) prefetch_activations(p, tile, first + i * apart);
     Weights<kAlongK, kM> weights[2];
     Activations<kN> activations[2];
     const auto load = [&](int stage, int k) {
-        asm volatile("" ::: "memory");  // no earlier, as there are no registers for a third step
+        asm volatile("" ::: "memory");  // not earlier, because a third step does not fit in registers
         weights[stage].load(p, w, k + own_k);
         activations[stage].load(p, x, k + own_k);
     };
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(32 * kMostWarps)
         load(1, k + kStep);
         multiply(weights[0], activations[0], sums);
         load(0, k + apart);
-        multiply(weights[1], activations[1], sums);  // past the end: zeros
+        multiply(weights[1], activations[1], sums);  // zeros past the end
     }
     if (grid.splits > 1) reduce_splits(grid.splits, tile.split, sums);
     if (tile.split == 0) store(p, tile, sums);
@@ -248,7 +248,7 @@ void launch_tiles(const MmaProduct& p, int64_t groups, const Env& env) {
 
 void run_mma_few(const MmaProduct& p, int64_t groups, const Env& env) {
     if (p.along_k && !enough_tiles(groups, p.outer)) return launch_tiles<true, 1, 2>(p, groups, env);
-    // Up to eight tokens with fewer tiles than that go to cuda_few_project (candidate.cpp).
+    // Up to eight tokens with fewer tiles are handled by cuda_few_project (candidate.cpp).
     const bool one_tile = p.tokens <= 8;
     if (p.along_k && one_tile) return launch_tiles<true, 4, 1>(p, groups, env);
     if (p.along_k) return launch_tiles<true, 4, 2>(p, groups, env);

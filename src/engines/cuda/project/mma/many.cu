@@ -1,16 +1,16 @@
 // project of f32 activations and bf16 weights by mma.sync, more tokens: out[t,g,n] = sum_k x[t,g,k] w[g,n,k].
 //
-// Maths     x is the sum of three bf16 (project/split.h), exactly; each is multiplied with w, the smallest
-//           first. Sums are f32.
-// Tile      a block takes 128 outputs n x 64 tokens, a warp 64 x 32 of them, 64 k at a time.
-// Shared    three stages of w, as cp.async brings them | two of x in parts | in the end the results, as f32.
-//           96 KB: every GPU since sm_80 has as much, and an H100 holds two blocks.
-// Pipeline  w: two stages ahead. x: loaded to registers a stage ahead, divided into parts under products of
-//           the other block. One barrier per stage: w and parts are there, and the stage before is free.
-// Limit     products, three of each: 1229 cycles for a stage of a block at mma.sync's rate on Hopper, and 960
-//           of shared memory; it takes some 2000.
-// Why       x is divided once for 128 outputs, and no f32 results of parts are written, as they are around
-//           cuBLASLt.
+// Maths     x is the exact sum of three bf16 (project/split.h); each is multiplied by w, the smallest first.
+//           Sums are f32.
+// Tile      A block computes 128 outputs n x 64 tokens, a warp 64 x 32 of them, 64 k at a time.
+// Shared    Three stages of w, copied by cp.async | two of x in parts | finally the results, as f32. The
+//           total of 96 KB fits in every GPU since sm_80, and an H100 runs two blocks.
+// Pipeline  w is loaded two stages ahead. x is loaded to registers one stage ahead and split into parts
+//           during products of the other block. At one barrier per stage, w and parts are stored and the
+//           previous stage is free.
+// Limit     Products, three per value of x: a stage of a block needs 1229 cycles at mma.sync's rate on Hopper
+//           and 960 cycles of shared memory, and takes about 2000.
+// Why       x is split once for 128 outputs, and no f32 results of parts are written, unlike with cuBLASLt.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/bulk.cuh"
 #include "engines/cuda/common/ptx/cp_async.cuh"
@@ -24,20 +24,20 @@ namespace smla::cuda {
 namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
-constexpr int kOuter = 128, kTokens = 64, kDepth = 64;  // n, tokens and k of a stage
+constexpr int kOuter = 128, kTokens = 64, kDepth = 64;  // n, tokens and k per stage
 constexpr int kStages = 3;
 constexpr int kWarpOuter = 64, kWarpTokens = 32;
 constexpr int kM = kWarpOuter / 16, kN = kWarpTokens / 8;
 static_assert(kOuter / kWarpOuter * (kTokens / kWarpTokens) == kWarps);
-constexpr int kResultPitch = kOuter + 4;  // floats, so that lanes store into different banks
+constexpr int kResultPitch = kOuter + 4;  // in floats; avoids bank conflicts of stores
 
 struct Smem {
-    alignas(128) uint16_t w[kStages][kOuter * kDepth];  // [n][k], or [k][n] where w is dense along n
+    alignas(128) uint16_t w[kStages][kOuter * kDepth];  // [n][k], or [k][n] if w is dense along n
     uint16_t x[2][kParts][kTokens * kDepth];            // [part][token][k]
 };
 static_assert(sizeof(Smem) <= 99 * 1024 && sizeof(Smem) >= sizeof(float) * kTokens * kResultPitch);
 
-// Pieces of 16 bytes change places in a row, so that eight rows of an ldmatrix fall into different banks.
+// Returns the offset of a 16-byte piece, permuted within its row so that ldmatrix has no bank conflicts.
 __device__ inline uint32_t piece_at(int row, int piece, int pieces) {
     return uint32_t((row * pieces + (piece ^ (row & 7))) * 16);
 }
@@ -54,7 +54,7 @@ struct Block {
     }
 };
 
-// A thread's share of the weights of a stage: four pieces.
+// A thread's part of the weights of a stage: four pieces.
 template <bool kAlongK>
 class WeightCopies {
 public:
@@ -94,12 +94,12 @@ private:
     const uint16_t* const w_;
 };
 
-// A thread's share of the activations of a stage: a piece of each of two tokens.
+// A thread's part of the activations of a stage: a piece of each of two tokens.
 class Activations {
 public:
     __device__ Activations(const MmaProduct& p, const Block& block) : inner_(p.inner) {
 #pragma unroll
-        for (int i = 0; i < kEach; ++i)  // past the last token its values again; those sums are not stored
+        for (int i = 0; i < kEach; ++i)  // tokens past the end repeat the last; their sums are not stored
             x_[i] = p.x + min(block.first_token + token(i), p.tokens - 1) * p.x_token +
                     block.group * p.x_group + kPiece * piece();
     }
@@ -140,11 +140,11 @@ private:
     const int inner_;
 };
 
-// The warp's place in the block's tile.
+// Position of the warp in the block's tile.
 __device__ inline int warp_n() { return int(threadIdx.x / 32) % (kOuter / kWarpOuter) * kWarpOuter; }
 __device__ inline int warp_token() { return int(threadIdx.x / 32) / (kOuter / kWarpOuter) * kWarpTokens; }
 
-// Outputs n to n + 15, 16 k from `k` on, as the first operand.
+// Loads outputs n to n + 15, 16 k starting at `k`, as the first operand.
 template <bool kAlongK>
 __device__ void load_weights(uint32_t w, int n, int k, uint32_t (&a)[4]) {
     const int lane = int(threadIdx.x % 32);
@@ -156,7 +156,7 @@ __device__ void load_weights(uint32_t w, int n, int k, uint32_t (&a)[4]) {
     }
 }
 
-// The products of a stage.
+// Multiplies a stage.
 template <bool kAlongK>
 __device__ void multiply(uint32_t w, uint32_t x, float (&sums)[kM][kN][4]) {
     const int lane = int(threadIdx.x % 32);
@@ -182,7 +182,7 @@ __device__ void multiply(uint32_t w, uint32_t x, float (&sums)[kM][kN][4]) {
     }
 }
 
-// Through shared memory, so that neighbouring threads store neighbouring outputs.
+// Stores through shared memory, so that neighboring threads store neighboring outputs.
 __device__ void store(const MmaProduct& p, const Block& block, float* results,
                       const float (&sums)[kM][kN][4]) {
     const int row = int(threadIdx.x % 32 / 4), column = 2 * int(threadIdx.x % 4);
@@ -230,13 +230,13 @@ __global__ void __launch_bounds__(kThreads, 2)
         x.store_parts(parts);
         cp_async_wait<kStages - 2>();
         __syncthreads();
-        weights.start(k0 + (kStages - 1) * kDepth, ahead);  // past the end: zeros
+        weights.start(k0 + (kStages - 1) * kDepth, ahead);  // zeros past the end
         x.load(k0 + kDepth);
         multiply<kAlongK>(base + uint32_t(stage * sizeof(Smem::w[0])), parts, sums);
         stage = stage + 1 == kStages ? 0 : stage + 1;
         ahead = ahead + 1 == kStages ? 0 : ahead + 1;
     }
-    cp_async_wait_all();  // of zeros, before results take their place
+    cp_async_wait_all();  // trailing copies of zeros, before results overwrite the stages
     store(p, block, reinterpret_cast<float*>(shared), sums);
 }
 

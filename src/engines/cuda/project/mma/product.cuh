@@ -1,4 +1,4 @@
-// What both kernels of products by mma.sync share: f32 as three bf16, and stores of neighbouring outputs.
+// Shared code of both mma.sync kernels: f32 as three bf16, and stores of neighboring outputs.
 #pragma once
 
 #include "core/tensor.h"
@@ -10,10 +10,10 @@
 
 namespace smla::cuda {
 
-constexpr int kPiece = 8;  // neighbouring k: 16 bytes of bf16
-constexpr int kParts = 3;  // of an f32 (project/split.h)
+constexpr int kPiece = 8;  // neighboring k: 16 bytes of bf16
+constexpr int kParts = 3;  // bf16 parts of an f32 (project/split.h)
 
-// Takes the leading 8 bits of each value; words[i] has those of 2 i and 2 i + 1.
+// Moves the leading 8 bits of each value to words; words[i] has values 2 i and 2 i + 1.
 __device__ inline void take_part(float (&values)[kPiece], uint32_t (&words)[kPiece / 2]) {
 #pragma unroll
     for (int i = 0; i < kPiece / 2; ++i) {
@@ -28,7 +28,7 @@ __device__ inline void take_parts(float (&values)[kPiece], uint32_t (&parts)[kPa
     for (int part = 0; part < kParts; ++part) take_part(values, parts[part]);
 }
 
-// Infinities and NaN go into the first part alone.
+// Splits values into parts. Infinities and NaN go only into the first part.
 __device__ inline void split(float (&values)[kPiece], uint32_t (&parts)[kParts][kPiece / 2]) {
     float zero = 0;
 #pragma unroll
@@ -46,7 +46,7 @@ __device__ inline void split(float (&values)[kPiece], uint32_t (&parts)[kParts][
     for (int i = 0; i < kPiece / 2; ++i) parts[0][i] |= special[i];
 }
 
-// Neighbouring outputs at once; they lie at a multiple of their size.
+// Stores neighboring outputs at once, at a multiple of their total size.
 template <int kRun>
 __device__ void store_run(const Tensor& out, int64_t at, const float (&values)[kRun]) {
     if (out.dtype == SMLA_F32) {

@@ -1,4 +1,4 @@
-// Products of f32 activations and bf16 weights by mma.sync: what the candidate hands to its two kernels.
+// Products of f32 activations and bf16 weights by mma.sync: arguments of the two kernels.
 #pragma once
 
 #include "engines/candidate.h"
@@ -11,15 +11,15 @@ struct MmaProduct {
     smla_tensor out;  // [T,G,N]
     const float* x;   // [T,G,K], dense along k
     const uint16_t* w;
-    int64_t x_token, x_group, w_group, w_step;  // elements between tokens, groups and rows of what is dense
+    int64_t x_token, x_group, w_group, w_step;  // elements between tokens, groups and dense rows
     int outer, inner, tokens;                   // N, K, T
-    bool along_k;                               // w is dense along k, else along n
-    bool whole_runs;                            // eight neighbouring outputs exist together, at 16 bytes
+    bool along_k;                               // w is dense along k, otherwise along n
+    bool whole_runs;                            // outputs exist in aligned runs of eight
 };
 
-// Work for the multiprocessors of an H200, whatever this GPU has, as bits depend on it.
+// Blocks that occupy an H200. The number does not depend on the actual GPU, because bits depend on it.
 constexpr int64_t kEnoughBlocks = 100;
-// Tiles of 64 outputs; else they are of 16.
+// Returns whether tiles have 64 outputs; otherwise they have 16.
 inline bool enough_tiles(int64_t groups, int64_t outer) {
     return groups * ((outer + 63) / 64) >= kEnoughBlocks;
 }

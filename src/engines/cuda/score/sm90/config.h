@@ -9,7 +9,7 @@ namespace smla::cuda::sm90 {
 
 constexpr int kWidth = 128;
 
-// What products multiply: bytes of a query or a key; of the same as an operand; of a key's scales.
+// Bytes of a query or key in memory, bytes of a query or key as an operand, and bytes of a key's scales.
 constexpr int code_bytes(Products products) { return products == Products::bf16 ? kWidth / 2 : kWidth; }
 constexpr int operand_bytes(Products products) { return products == Products::e4m3 ? kWidth : 2 * kWidth; }
 constexpr int kScaleBytes = 4;
@@ -22,8 +22,8 @@ struct KeyRecord<Products::bf16> : layout::IndexMxfp4_68 {
     }
 };
 
-// A relu, but for a factor that the weights contain. Products of e4m3 are finite, or NaN for a reason: x +
-// |x| avoids the low-rate FMNMX. Those of bf16 may be -inf.
+// Returns relu(x) / kReluFactor. Products of e4m3 are finite or valid NaN, so x + |x| avoids the low-rate
+// FMNMX. Products of bf16 may be -inf.
 template <Products P>
 __device__ inline float relu(float x) {
     return P == Products::bf16 ? max_nan(x, 0.f) : x + fabsf(x);
@@ -32,13 +32,13 @@ template <Products P>
 constexpr float kReluFactor = P == Products::bf16 ? 1.f : 0.5f;
 
 constexpr int kConsumers = kGroups * 128;   // threads of a block that multiply
-constexpr int kThreads = kConsumers + 128;  // and those of the warpgroup that copies
+constexpr int kThreads = kConsumers + 128;  // plus the copying warpgroup
 constexpr int kConsumerRegisters = 112, kProducerRegisters = 32;
-constexpr int kKeys = 64;                        // of a tile: one warpgroup's
-constexpr int kMostHeads = 64, kWideHeads = 32;  // from kWideHeads on steps of 128 columns
+constexpr int kKeys = 64;                        // in the tile of a warpgroup
+constexpr int kMostHeads = 64, kWideHeads = 32;  // from kWideHeads heads, a step may have 128 columns
 constexpr int kMostColumns = 128, kMostSteps = 8, kMostRows = 64;
 
-// i / n for i < 2^64 / n by a product: one token would wait as long for two divisions as for its window.
+// Divides i < 2^64 / n by n with a product, because with one token two divisions take as long as the window.
 struct Divisor {
     uint64_t inverse = 0;
 
@@ -50,30 +50,30 @@ struct ScoreTask {
     Tensor q, q_scales, w;
     KeySource keys;
     Windows window;
-    Logits logits;                      // from column window.begin on
-    int64_t stride_bytes, two_strides;  // of logits, both in bytes
+    Logits logits;                      // starting at column window.begin
+    int64_t stride_bytes, two_strides;  // strides of logits, both in bytes
     int tokens, heads, rows, groups, splits, fill;
     Divisor by_splits;
-    int page_shift;  // column >> page_shift is its page; below 0: divide
+    int page_shift;  // column >> page_shift is the page; if < 0, divide
 };
 
-// Block table and window by which a warp finds the keys of a run.
+// Block table and window of a run, with which a warp finds keys.
 struct KeyPlaces {
     KeyColumns::Pages pages;
     Window window;
 };
 
-// Shared memory of a block. Queries come last, as their size is known at run time only: what lies at constant
-// places takes no registers.
+// Shared memory of a block. Queries are last, because their size is known only at run time and addresses at
+// constant offsets need no registers.
 constexpr int stage_bytes(int key) { return kKeys * (key + kScaleBytes) + 32; }
 template <int KeyBytes, int Stages>
 struct alignas(1024) Shared {
     char keys[kGroups * Stages][stage_bytes(KeyBytes)];  // keys.cuh
-    float4 weights[kMostSteps * kMostColumns / 4];       // [steps][columns/16][4]: of thread l%4
+    float4 weights[kMostSteps * kMostColumns / 4];       // [steps][columns/16][4]: weights of thread l%4
     int64_t requests[kMostRows];
     Window windows[kMostRows];
-    KeyPlaces places[kGroups];       // of a producer warp, whose registers are short
-    Window inside[kConsumers / 32];  // of a consumer warp: tiles that all rows see
+    KeyPlaces places[kGroups];       // per producer warp, to save registers
+    Window inside[kConsumers / 32];  // per consumer warp: tiles that all rows see
 
     // [steps], in tiles of wgmma
     __device__ char* queries() { return reinterpret_cast<char*>(this + 1); }
@@ -85,7 +85,7 @@ constexpr size_t shared_bytes(Products products, int columns, int stages, int st
     return fixed + size_t(steps) * size_t(columns * operand_bytes(products));
 }
 
-// Compile-time shape of a kernel. Columns: (query row, head) pairs of a step. Stages: of keys, per warpgroup.
+// Compile-time shape of a kernel. Columns: (query row, head) pairs of a step. Stages: per warpgroup.
 template <int Heads, Products P, int Columns, int Stages>
 struct Shape {
     static constexpr int heads = Heads, columns = Columns, stages = Stages, rows = Columns / Heads;

@@ -1,4 +1,4 @@
-// The device side of cuda_sm90_score; see kernel.cu.
+// Device code of cuda_sm90_score; see kernel.cu.
 #pragma once
 
 #include "engines/cuda/score/sm90/keys.cuh"
@@ -7,8 +7,8 @@
 
 namespace smla::cuda::sm90 {
 
-// Products of a tile with the queries of a step. queries: the low word of their descriptor; the high word is
-// the same for all tiles, and a constant takes no registers.
+// Multiplies a tile by the queries of a step. `queries` is the low word of their descriptor; the high word is
+// the same for all tiles, and a constant needs no registers.
 template <class Shape>
 __device__ inline void multiply(float (&bank)[Shape::columns / 2], const KeyOperand<Shape::products>& keys,
                                 uint32_t queries) {
@@ -24,7 +24,7 @@ __device__ inline void multiply(float (&bank)[Shape::columns / 2], const KeyOper
     wgmma_commit();
 }
 
-// sums[i]: of key g + 8 i over this thread's heads of query row `Row` of a step.
+// Sets sums[i] to the sum for key g + 8 i over this thread's heads of query row `Row` of a step.
 template <class Shape, int Row>
 __device__ inline void add_heads(const float (&bank)[Shape::columns / 2], const float4* weights,
                                  float (&sums)[2]) {
@@ -46,8 +46,8 @@ __device__ inline void add_heads(const float (&bank)[Shape::columns / 2], const 
     sums[1] += odd[1];
 }
 
-// Sums over a quad of lanes, every key in the same order: lane 4 g + t gets that of key g + 8 (t % 2), of the
-// second row if t >= 2.
+// Sums over a quad of lanes, every key in the same order. Returns the sum for key g + 8 (t % 2) in lane 4 g +
+// t, for the second row if t >= 2.
 __device__ inline float finish(const float (&first)[2], const float (&second)[2]) {
     const bool high = threadIdx.x & 2, odd = threadIdx.x & 1;
     float a = high ? second[0] : first[0], b = high ? second[1] : first[1];
@@ -56,16 +56,16 @@ __device__ inline float finish(const float (&first)[2], const float (&second)[2]
     return (odd ? b : a) + __shfl_xor_sync(~0u, odd ? a : b, 1);
 }
 
-// Elements from the first logit.
+// Returns the offset of a logit, in elements.
 __device__ inline int64_t logit_at(const ScoreTask& task, int token, int column) {
     return token * task.logits.stride + (column - task.window.begin);
 }
 
-// Stores the logits of a lane's key where a row may not see it, or where it is a hole.
+// Stores the logits of a lane's key if some row may not see the key, or if the key may be masked.
 struct EdgeLogits {
     const ScoreTask& task;
     const Window* windows;
-    int token;        // the block's first
+    int token;        // first token of the block
     int first, last;  // rows
     int column;
     float factor;
@@ -79,11 +79,11 @@ struct EdgeLogits {
         store_logit(task.logits, logit_at(task, token + row, column), hole ? -INFINITY : sum * factor);
     }
 };
-// The same where all rows of all steps see all keys of the warp, and none is a hole.
+// Stores the logits of a key if all rows of all steps see all keys of the warp, and no key is masked.
 template <class Stored>
 struct InsideLogits {
     const ScoreTask& task;
-    char* next;  // of the key, the lane's row of the next store
+    char* next;  // address of the next store
     float factor;
 
     template <int Rows>  // between stores
@@ -94,7 +94,7 @@ struct InsideLogits {
     }
 };
 
-// The logits of the rows of a step, two at a time.
+// Stores the logits of the rows of a step, two at a time.
 template <class Shape, int Row = 0, class Out>
 __device__ inline void store_step(const float (&bank)[Shape::columns / 2], const float4* weights, Out& out,
                                   int row) {
@@ -102,7 +102,8 @@ __device__ inline void store_step(const float (&bank)[Shape::columns / 2], const
     add_heads<Shape, Row>(bank, weights, sums[0]);
     constexpr int kTwo = Shape::rows == 1 ? 1 : 2;
     if constexpr (kTwo == 2) add_heads<Shape, Row + 1>(bank, weights, sums[1]);
-    const float sum = finish(sums[0], sums[kTwo - 1]);  // of one row: lanes t and t + 2 store the same
+    const float sum = finish(
+        sums[0], sums[kTwo - 1]);  // lanes t and t + 2 store the same row's logits if the step has one row
     out.template store<kTwo>(row + Row + (kTwo == 1 ? 0 : int(threadIdx.x % 4 / 2)), sum);
     if constexpr (kTwo == 2) {
         if constexpr (Row + 2 < Shape::rows) store_step<Shape, Row + 2>(bank, weights, out, row);
@@ -112,9 +113,9 @@ __device__ inline void store_step(const float (&bank)[Shape::columns / 2], const
 // Rows [first, last) of a block, all of one request, and their tiles [tile, end).
 struct Run {
     int first = 0, last = 0, tile = 0, end = 0;
-    Window seen, common;  // what any row sees; what all of them do
+    Window seen, common;  // columns that any row sees; columns that all rows see
 
-    // The run after this one; false: there is none.
+    // Finds the next run; returns false if there is none.
     template <class Memory>
     __device__ bool next(const ScoreTask& task, const Memory& shared, int rows, int split) {
         while ((first = last) < rows) {
@@ -148,7 +149,7 @@ public:
           next_(threadIdx.x / 128),
           ahead_(int(next_)) {}
 
-    // Queries have been loaded.
+    // Multiplies a run's tiles. The queries must be in shared memory.
     __device__ void multiply_tiles(const Run& run) {
         const bool whole = run.first % Shape::rows == 0 && run.last % Shape::rows == 0;
         Window& inside = shared_.inside[threadIdx.x / 32];
@@ -163,7 +164,7 @@ public:
             const bool within = inside.has(tile);
             const auto keys = take_keys(stages_, part_, next_);
             const int column = tile * kKeys + int(part_.own_key);
-            // All warps of a warpgroup take the same branch, as wgmma is one instruction of all four.
+            // All warps of a warpgroup take the same branch, because all four must execute wgmma.
             if (!within || !keys.none_a_hole) {
                 run_steps<EdgeLogits>(keys.operand, {task_, shared_.windows, token_, run.first, run.last,
                                                      column, keys.factor, keys.hole});
@@ -204,10 +205,10 @@ private:
     typename Shape::Memory& shared_;
     const KeyStages<Shape> stages_;
     const KeyPart<Shape> part_;
-    const int token_;             // the block's first
-    uint32_t next_;               // tile of the block
-    int first_step_, last_step_;  // of a run, known to be the same in all lanes
-    int ahead_;                   // of a run's first tile, the next one
+    const int token_;             // first token of the block
+    uint32_t next_;               // number of the tile in the block
+    int first_step_, last_step_;  // steps of a run, known to be equal in all lanes
+    int ahead_;                   // next tile, relative to a run's first tile
 };
 
 template <class Shape>
@@ -215,8 +216,8 @@ __global__ void __launch_bounds__(kThreads, 1) score_sm90(const __grid_constant_
     extern __shared__ __align__(1024) char memory[];
     const int steps = (task.rows + Shape::rows - 1) / Shape::rows;
     auto& shared = *reinterpret_cast<typename Shape::Memory*>(memory);
-    const int split = int(blockIdx.x / task.groups);  // blocks that run at the same time share keys in L2
-    // the last tokens first: in a causal prompt they see most columns
+    const int split = int(blockIdx.x / task.groups);  // concurrent blocks share keys in L2
+    // the last tokens come first, because they see most columns in a causal prompt
     const int64_t token = int64_t(task.groups - 1 - blockIdx.x % task.groups) * task.rows;
     const int rows = int(min(int64_t(task.rows), task.tokens - token));
     const bool produces = int(threadIdx.x) >= kConsumers;

@@ -1,11 +1,11 @@
 // Tiles of keys: copied raw into shared memory, then to registers as the first operand of wgmma.
 //
-// A tile that lies in one page comes by two bulk copies, of its keys and of their scales, or by one, if it is
-// the page; any other tile comes key by key. Tile n of a block is copied by warp n % kGroups of the producer
-// to stage n % stages, for warpgroup n % kGroups. Per stage `full` waits for the copying warp and its bytes,
-// `empty` for the four warps that read them. Lane 4 g + t multiplies, of keys g and g + 8 of its warp, the
-// 16-byte pieces t and t + 4. Which values meet in a k-step does not matter as long as queries are ordered
-// alike (queries.cuh).
+// A tile within one page is loaded by two bulk copies, of keys and of scales, or by one if the tile is the
+// page; any other tile is copied key by key. Tile n of a block is copied by warp n % kGroups of the producer
+// to stage n % stages, for warpgroup n % kGroups. Per stage, the copying warp and its bytes arrive at `full`,
+// and the four reading warps arrive at `empty`. Lane 4 g + t multiplies the 16-byte pieces t and t + 4 of
+// keys g and g + 8 of its warp. Any values may share a k-step as long as queries have the same order
+// (queries.cuh).
 #pragma once
 
 #include "engines/cuda/common/ptx/barrier.cuh"
@@ -16,11 +16,11 @@
 
 namespace smla::cuda::sm90 {
 
-// The first operand of k-step s: keys g and g + 8 of the warp.
+// First operand of k-step s: keys g and g + 8 of the warp.
 template <Products P>
 struct KeyOperand;
 
-// Loads of pieces t and t + 4, 4 values per word.
+// Loads pieces t and t + 4, with 4 values per word.
 template <class Operand>
 __device__ inline void load_pieces(Operand& out, uint32_t at) {
 #pragma unroll
@@ -35,7 +35,7 @@ template <>
 struct KeyOperand<Products::e4m3> {
     static constexpr int steps = 4;
     uint32_t a[steps][4];
-    // Word w of key g + 8 i: half w % 2 of k-step w / 2.
+    // Word w of key g + 8 i becomes half w % 2 of k-step w / 2.
     __device__ void set(int i, int w, uint32_t word) { a[w / 2][i + w % 2 * 2] = word; }
     __device__ void load(uint32_t keys, uint32_t at, uint32_t) { load_pieces(*this, keys + at); }
 };
@@ -50,7 +50,7 @@ template <>
 struct KeyOperand<Products::bf16> {
     static constexpr int steps = 8;
     uint32_t a[steps][4];
-    // Piece t is 32 values of one scale, the byte t of a key's scales.
+    // Piece t has 32 values with one scale, byte t of a key's scales.
     __device__ void load(uint32_t keys, uint32_t at, uint32_t scales) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -65,23 +65,23 @@ struct KeyOperand<Products::bf16> {
     }
 };
 
-// x, in a register from now on. The compiler cannot compute again what a shuffle gave; otherwise it starts
-// from the thread's number in every tile, which costs decoding 3 %. By whole warps.
+// Returns x in a register. The compiler cannot recompute the result of a shuffle; otherwise it would
+// recompute x from the thread's number in every tile, which costs decoding 3 %. Called by whole warps.
 __device__ inline uint32_t kept(uint32_t x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
 
-// The stages of a block. Stage: keys | scales | a bit per key that is a hole | full | empty.
+// The stages of a block. Each stage has: keys | scales | a mask of masked keys | full | empty.
 template <class Shape>
 class KeyStages {
 public:
     static constexpr int scales = kKeys * Shape::code_bytes, holes = scales + kKeys * kScaleBytes;
 
-    // By whole warps.
+    // Called by whole warps.
     __device__ explicit KeyStages(const typename Shape::Memory& shared)
         : first_(kept(shared_address(shared.keys))) {}
-    // By one thread, before the first use; a __syncthreads follows.
+    // Called by one thread, before the first use; a __syncthreads follows.
     __device__ void start() const {
         for (uint32_t n = 0; n < kCount; ++n) {
-            mbarrier_init(full(n), 32 + 1);  // copies of all lanes, and holes
+            mbarrier_init(full(n), 32 + 1);  // copies of all lanes, and the mask
             mbarrier_init(empty(n), 4);
         }
         fence_mbarrier_init();
@@ -100,7 +100,7 @@ private:
     uint32_t first_;
 };
 
-// A warp that copies.
+// A copying warp.
 template <class Shape>
 class KeyProducer {
     using Record = KeyRecord<Shape::products>;
@@ -115,18 +115,18 @@ public:
           next_(threadIdx.x / 32 % kGroups),
           ahead_(int(next_)) {}
 
-    // Copies this warp's tiles of [tile, end) of a request.
+    // Copies this warp's tiles in [tile, end) of a request.
     __device__ void copy(const KeyColumns::Pages& pages, Window window, int tile, int end) {
         __syncwarp();
         if (lane() == 0) places_ = {pages, window};
         __syncwarp();
         const KeyColumns& place = keys_.place;
         const bool table = pages.blocks != nullptr;
-        // Without a table, pages must have no rows of padding.
+        // Without a table, pages must have no padding rows.
         const bool joined = table || page_shift_ == 31 || place.divisor == place.page_tokens;
         const int last = int(table ? window.end : min(int64_t(window.end), place.capacity)) / kKeys;
         const Window whole{(window.begin + kKeys - 1) / kKeys, joined && page_shift_ >= kShift ? last : 0};
-        int page = -1, known = 0;  // of tiles of this warp, one per lane; how many are left
+        int page = -1, known = 0;  // pages of this warp's tiles, one per lane; number of unused ones
         for (tile += ahead_; tile < end; tile += kGroups, next_ += kGroups, --known) {
             if (known == 0) {
                 const int later = tile + lane() * kGroups;
@@ -146,14 +146,14 @@ private:
     static_assert(1 << kShift == kKeys);
 
     __device__ static int lane() { return int(threadIdx.x % 32); }
-    // Below 0: none.
+    // Returns the page of a block, negative if there is none.
     __device__ int page_of(uint32_t block) const {
         if (!places_.pages.blocks) return int(block);
         return block < places_.pages.count
                    ? __ldg(places_.pages.blocks + block * keys_.place.table.stride_elems[1])
                    : -1;
     }
-    __device__ void look(int column, int& page, uint32_t& offset) const {  // past 2^31 - 1 it is below 0
+    __device__ void look(int column, int& page, uint32_t& offset) const {  // page < 0 above 2^31 - 1
         page = -1, offset = 0;
         if (column < places_.window.begin || column >= places_.window.end) return;
         const KeyColumns& place = keys_.place;
@@ -181,7 +181,7 @@ private:
         mbarrier_arrive(barrier, 32);
         mbarrier_arrive_expect(barrier, comes ? kKeys * (kRow + kScaleBytes) : 0);
         if (!comes) return;
-        const bool one_piece = keys_.place.page_tokens == kKeys;  // scales lie behind the keys
+        const bool one_piece = keys_.place.page_tokens == kKeys;  // the scales follow the keys
         copy_bulk(stage, row(page, offset), kKeys * (one_piece ? kRow + kScaleBytes : kRow), barrier);
         if (!one_piece) copy_bulk(stage + stages_.scales, scale(page, offset), kKeys * kScaleBytes, barrier);
     }
@@ -216,30 +216,30 @@ private:
     const int page_shift_;
     const KeyStages<Shape> stages_;
     KeyPlaces& places_;
-    uint32_t next_;  // tile of the block
-    int ahead_;      // of a run's first tile, the next one
+    uint32_t next_;  // number of the tile in the block
+    int ahead_;      // next tile, relative to a run's first tile
 };
 
-// Where a thread finds its part of a tile.
+// Position of a thread's part of a tile.
 template <class Shape>
 struct KeyPart {
-    // Its logits are the thread's to store; lanes t and t + 2 share one.
+    // Key whose logits the thread stores; lanes t and t + 2 have the same key.
     const uint32_t own_key = kept(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + threadIdx.x % 2 * 8);
     // Offset of the thread's first 16 bytes in the tile.
     const uint32_t at =
         kept((threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) * Shape::code_bytes + threadIdx.x % 4 * 16);
 };
 
-// What a thread takes of a tile.
+// A thread's part of a tile.
 template <class Shape>
 struct TakenKeys {
     KeyOperand<Shape::products> operand;
-    float factor;            // of the logits of the thread's own key
-    bool hole, none_a_hole;  // that key; the same for all threads
+    float factor;            // of the logits of the thread's key
+    bool hole, none_a_hole;  // whether the thread's key is masked; whether no key of the tile is
 };
 
-// Waits for the n-th tile. release_keys() follows, but not before the first products of these keys: an
-// arrival does not wait for loads, and the next tile would come while this one is read.
+// Waits for the n-th tile and loads it. release_keys() must follow the first products of these keys: an
+// arrival does not wait for loads, so the next tile could overwrite this one while it is read.
 template <class Shape>
 __device__ inline TakenKeys<Shape> take_keys(const KeyStages<Shape>& stages, const KeyPart<Shape>& part,
                                              uint32_t n) {
@@ -250,7 +250,7 @@ __device__ inline TakenKeys<Shape> take_keys(const KeyStages<Shape>& stages, con
     const uint2 holes = load_shared_2(stage + stages.holes);
     out.hole = (part.own_key < 32 ? holes.x : holes.y) >> part.own_key % 32 & 1;
     out.none_a_hole = (holes.x | holes.y) == 0;
-    out.operand.load(stage, part.at, scales);  // last: what is loaded before is there when products start
+    out.operand.load(stage, part.at, scales);  // last, so that all loads are complete when products start
     return out;
 }
 template <class Shape>

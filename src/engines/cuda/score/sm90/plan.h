@@ -1,4 +1,4 @@
-// How a call of cuda_sm90_score is cut into blocks: from shapes and the device alone.
+// Division of a call of cuda_sm90_score into blocks, which depends only on shapes and the device.
 #pragma once
 
 #include "engines/cuda/score/sm90/config.h"
@@ -10,7 +10,7 @@ namespace smla::cuda::sm90 {
 struct ScoreSizes {
     int64_t tokens, heads, rows_of_request, columns;
     int multiprocessors;
-    size_t shared_bytes;  // of a block at most
+    size_t shared_bytes;  // maximum per block
 };
 
 struct ScorePlan {
@@ -22,12 +22,12 @@ struct ScorePlan {
     ScorePlan(Products products, const ScoreSizes& sizes) : products_(products) {
         while (heads < sizes.heads) heads *= 2;
         const int64_t wanted = std::min<int64_t>(sizes.rows_of_request, kMostRows);
-        // One row waits for its keys whatever the width; 16-bit keys leave no registers for wide products,
-        // and more than four rows in a step neither. Few heads share the kernels of many rows, to build
-        // fewer.
+        // A single row waits for its keys with any width. 16-bit keys, or more than four rows in a step,
+        // leave no registers for wide products. Few heads use the kernels for many rows, to build fewer
+        // kernels.
         if (products == Products::e4m3 && wanted * heads > columns && heads >= kWideHeads) columns = 128;
         steps = int(std::clamp<int64_t>(ceil_div(wanted * heads, columns), 1, kMostSteps));
-        // A tile of many steps takes longer than its keys. Stages of mxfp4 are small.
+        // A tile of many steps takes longer than the copy of its keys. Stages of mxfp4 are small.
         if (products != Products::bf16 && (steps > 2 || heads < kWideHeads)) stages = 2;
         while (steps > 1 && bytes(steps) > sizes.shared_bytes) --steps;
         rows = int(std::min<int64_t>(wanted, steps * columns / heads));
@@ -39,10 +39,11 @@ struct ScorePlan {
 private:
     size_t bytes(int count) const { return shared_bytes(products_, columns, stages, count); }
 
-    // Cost model; the unit is half of the products of 64 columns. Blocks run in rounds; a start costs 20
-    // units and one per 64 columns; a tile waits at least for its keys; all windows are full. As they are
-    // not, it takes the most splits within 1/48 of the least cost, and two rounds within 1/16: of a single
-    // round the longest block is the time. Swept on an H200 (log/cuda_score.md).
+    // Cost model, in units of half the products of 64 columns. Blocks run in waves. A start costs 20 units
+    // plus one per 64 columns, a tile costs at least the copy of its keys, and all windows are full. Because
+    // real windows are not, this returns the most splits within 1/48 of the least cost; two waves may cost
+    // 1/16 more, because the longest block determines the time of a single wave. Tuned on an H200
+    // (log/cuda_score.md).
     int best_splits(int64_t all_columns, int64_t slots) const {
         constexpr int64_t kStart = 20, kMostRounds = 32;
         const int64_t tiles = std::max<int64_t>(1, ceil_div(all_columns, kKeys * kGroups));

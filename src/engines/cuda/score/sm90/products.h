@@ -1,12 +1,12 @@
-// What the score kernels for Hopper multiply, and by how many warpgroups.
+// Types that the score kernels for Hopper multiply, and the number of warpgroups that multiply.
 #pragma once
 
 #include "engines/cuda/score/run.h"
 
 namespace smla::cuda::sm90 {
 
-// Which products: those of e4m3 as they are, or as f16, where each is exact; those of e2m1 with its scales as
-// bf16, where each is exact, too.
+// Type of the products: e4m3 unchanged, or exactly converted to f16; e2m1 with its scales, exactly converted
+// to bf16.
 enum class Products { e4m3, f16, bf16 };
 
 inline Products products_of(const smla_score_args& args) {

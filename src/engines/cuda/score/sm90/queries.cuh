@@ -1,7 +1,7 @@
-// Queries and weights of a block, to shared memory.
+// Queries and weights of a block, copied to shared memory.
 //
-// Column c of step s is head c % heads of query row s * rows + c / heads. The order along k is that
-// of keys.cuh: 16-byte piece t of a key, and t + 4 of e4m3, is what lane 4 g + t multiplies.
+// Column c of step s is head c % heads of query row s * rows + c / heads. The order along k follows keys.cuh:
+// lane 4 g + t multiplies 16-byte piece t of a key, for e4m3 also piece t + 4.
 #pragma once
 
 #include "engines/cuda/common/ptx/bulk.cuh"
@@ -9,19 +9,19 @@
 
 namespace smla::cuda::sm90 {
 
-// 16-byte chunk of a wgmma tile, 128-byte swizzle.
+// Returns the address of a 16-byte chunk of a wgmma tile with 128-byte swizzle.
 __device__ inline uint32_t* tile_chunk(char* tile, int row, int chunk) {
     return reinterpret_cast<uint32_t*>(tile + row * 128 + ((chunk ^ (row & 7)) << 4));
 }
 
-// Byte where the codes of a query begin.
+// Returns the address of a query's codes.
 template <class Shape, class Task>
 __device__ inline const char* query_at(const Task& task, int64_t token, int head) {
     const int64_t value = element(task.q, token, head);
     return static_cast<const char*>(task.q.data) + (Shape::products == Products::bf16 ? value / 2 : value);
 }
 
-// 16 bytes of codes, `piece` of a query. scale: of its e2m1 codes.
+// Stores 16 bytes of codes, piece `piece` of a query. `scale` is the scale of e2m1 codes.
 template <class Shape>
 __device__ void place_piece(char* step, int column, int piece, const uint4& codes, uint32_t scale) {
     const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -30,7 +30,7 @@ __device__ void place_piece(char* step, int column, int piece, const uint4& code
         for (int i = 0; i < 4; ++i) tile_chunk(step, column, 4 * (piece / 4) + i)[piece % 4] = words[i];
         return;
     }
-    constexpr int kSteps = Shape::products == Products::bf16 ? 8 : 4;  // of k
+    constexpr int kSteps = Shape::products == Products::bf16 ? 8 : 4;  // steps of k
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
         uint32_t low, high;
@@ -44,8 +44,8 @@ __device__ void place_piece(char* step, int column, int piece, const uint4& code
     }
 }
 
-// Asks L2 for queries and weights before the keys are asked for: behind 100 KB of keys per multiprocessor
-// queries take 8000 cycles to come.
+// Prefetches queries and weights into L2 before the keys are requested: behind 100 KB of keys per
+// multiprocessor, queries take 8000 cycles to arrive.
 template <class Shape>
 __device__ inline void prefetch_queries(const ScoreTask& task, int64_t token, int rows) {
     const auto* const w = static_cast<const float*>(task.w.data);
@@ -56,11 +56,11 @@ __device__ inline void prefetch_queries(const ScoreTask& task, int64_t token, in
     }
 }
 
-// Some pieces at a time, so that their loads are under way together.
+// Loads queries and weights, several pieces at a time, so that their loads overlap.
 template <class Shape>
 __device__ void load_queries(const ScoreTask& task, typename Shape::Memory& shared, int64_t token, int rows,
                              int steps) {
-    // one token pays for every instruction
+    // small batches, because every instruction adds to the time of a single token
     constexpr int kPieces = Shape::code_bytes / 16, kBatch = Shape::stages == 4 ? 2 : 4;
     for (int i = int(threadIdx.x); i < steps * Shape::columns; i += kConsumers) {
         const int at = i % Shape::columns, step = i / Shape::columns;

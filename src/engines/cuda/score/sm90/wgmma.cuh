@@ -1,7 +1,7 @@
 // wgmma with keys in registers: d [64,N] (+)= A [64,K] B [N,K]^T, both k-major, B in shared memory.
 //
-// A, lane l of warp w: a[0], a[1] rows 16w + l/4 and + 8 at bytes 4(l%4) .. + 3 of k; a[2], a[3] the same
-// rows 16 bytes further. The accumulator is that of common/ptx/wgmma.cuh.
+// A, lane l of warp w: a[0] and a[1] are rows 16w + l/4 and + 8 at bytes 4(l%4) to + 3 of k; a[2] and a[3]
+// are those rows 16 bytes further on. For the accumulator, see common/ptx/wgmma.cuh.
 #pragma once
 
 #include "engines/cuda/common/ptx/wgmma.cuh"
@@ -19,8 +19,8 @@ namespace smla::cuda::sm90 {
     SMLA_NAMES32                                                                                             \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
     "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-// Behind the accumulators come four operands of keys, then queries, then `accumulate`. flags: signs, and for
-// 16-bit types that queries are not transposed.
+// The accumulators are followed by four operands of keys, the queries and `accumulate`. flags: signs, and,
+// for 16-bit types, that queries are not transposed.
 #define SMLA_MULTIPLY(types, sums, keys, queries_at, accumulate_at, flags, ...)                \
     asm volatile("{.reg .pred sum;\n setp.ne.b32 sum, %" accumulate_at                         \
                  ", 0;\n"                                                                      \
@@ -29,7 +29,7 @@ namespace smla::cuda::sm90 {
                  : __VA_ARGS__                                                                 \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(queries), "r"(int(accumulate)))
 
-// 32 of k, e4m3. The tensor cores of sm_90 add these products with about 14 bits.
+// Multiplies 32 of k, e4m3. The tensor cores of sm_90 add these products with about 14 bits.
 __device__ inline void wgmma_e4m3(float (&d)[32], const uint32_t (&a)[4], uint64_t queries, bool accumulate) {
     SMLA_MULTIPLY("m64n64k32.f32.e4m3.e4m3", SMLA_NAMES32, "%32, %33, %34, %35", "36", "37", "1, 1",
                   SMLA_D32(d, 0));
@@ -38,7 +38,7 @@ __device__ inline void wgmma_e4m3(float (&d)[64], const uint32_t (&a)[4], uint64
     SMLA_MULTIPLY("m64n128k32.f32.e4m3.e4m3", SMLA_NAMES64, "%64, %65, %66, %67", "68", "69", "1, 1",
                   SMLA_D32(d, 0), SMLA_D32(d, 32));
 }
-// The same with keys in shared memory.
+// wgmma_e4m3 with keys in shared memory.
 __device__ inline void wgmma_e4m3(float (&d)[32], uint64_t keys, uint64_t queries, bool accumulate) {
     asm volatile(
         "{.reg .pred sum;\n setp.ne.b32 sum, %34, 0;\n"
@@ -53,7 +53,7 @@ __device__ inline void wgmma_e4m3(float (&d)[64], uint64_t keys, uint64_t querie
         : SMLA_D32(d, 0), SMLA_D32(d, 32)
         : "l"(keys), "l"(queries), "r"(int(accumulate)));
 }
-// 16 of k.
+// Multiplies 16 of k.
 template <Half Type>
 __device__ inline void wgmma_half(float (&d)[32], const uint32_t (&a)[4], uint64_t queries, bool accumulate) {
     if constexpr (Type == Half::f16)

@@ -6,15 +6,15 @@
 
 namespace smla::cuda::sm90::pages {
 
-// A warpgroup. Few rows: it multiplies every kGroups-th tile of a block. Many: it multiplies its team's tiles
-// and skips the others.
+// A multiplying warpgroup. With few rows it multiplies every kGroups-th tile of a block; with many rows, only
+// its team's tiles.
 template <class Shape>
 class Consumer {
     using Bank = float[Shape::columns / 2];
     using Stage = Stage<Shape>;
     using Keys = KeyOperand<Shape::products>;
     static constexpr uint32_t kScalesAt = offsetof(Stage, scales);
-    static constexpr int kStep = Shape::many ? 1 : kGroups;  // tiles from one of a warpgroup to the next
+    static constexpr int kStep = Shape::many ? 1 : kGroups;  // distance of a warpgroup's tiles
     static_assert(kScaleBytes == 4);
 
 public:
@@ -48,8 +48,8 @@ private:
         int column = (unit.tile + first) * kKeys + own_key();
         for (int i = first; i < count; i += kGroups, column += kGroups * kKeys) multiply_tile(column);
     }
-    // Teams take tiles in turn. A stage is empty when all warpgroups have released it, so they release the
-    // tiles that they skip, too.
+    // Teams process tiles round-robin. A stage is empty when all warpgroups have released it, so they also
+    // release the tiles that they skip.
     __device__ void multiply_for_team(const Unit<Shape>& unit, uint32_t slot, int count) {
         const int team_log2 = __shfl_sync(~0u, unit.team_log2, 0), rows = __shfl_sync(~0u, unit.rows, 0);
         const int teams = kGroups >> team_log2, team = group_ >> team_log2;
@@ -59,7 +59,7 @@ private:
         int column = (unit.tile + i) * kKeys + own_key();
         skip_tiles(i);
         if (i < count) load_unit(unit, slot);
-        if (teams == 1) {  // a loop of its own: in the other one prompts take 2 to 4 % longer
+        if (teams == 1) {  // a separate loop, because the other loop makes prompts 2 to 4 % slower
             for (; i < count; ++i, column += kKeys) multiply_tile(column);
             return;
         }
@@ -96,9 +96,9 @@ private:
                   ((unit.token + row) * task_.logits.stride - task_.window.begin) * bytes;
     }
     // A k-step of 16 has 4 values of each of the lanes t of load_keys: values 0 and 1 of lane t at 2 t, 2 and
-    // 3 at 8 + 2 t. Its codes are one word of each of four chunks, 2 t or 2 t + 1. Columns that a warp takes
-    // together are 0, 2, 4, 6 or 1, 3, 5, 7 of eight, and half of its threads store the second chunk first:
-    // no bank conflicts.
+    // 3 at 8 + 2 t. Its codes are one word of each of four chunks, 2 t or 2 t + 1. To avoid bank conflicts, a
+    // warp converts columns 0, 2, 4, 6 or 1, 3, 5, 7 of eight together, and half of its threads store the
+    // second chunk first.
     __device__ void convert_queries(uint32_t slot) {
         char* const to = begin_queries();
         const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x % 128 / 32);
@@ -120,7 +120,7 @@ private:
         }
         end_queries();
     }
-    // As in queries.cuh. Of heads, none is of padding.
+    // Converts as queries.cuh does. There are no padded heads.
     __device__ void convert_mxfp4_queries(const Unit<Shape>& unit) {
         char* const to = begin_queries();
         constexpr int kPieces = Shape::code_bytes / 16, kEach = Shape::columns * kPieces / 128;
@@ -143,7 +143,7 @@ private:
         }
         end_queries();
     }
-    // No warp multiplies the queries before any more.
+    // Waits until no warp multiplies the previous queries.
     __device__ char* begin_queries() const {
         named_barrier<128>(2 + group_);
         return shared_.converted[group_];
@@ -153,8 +153,8 @@ private:
         named_barrier<128>(2 + group_);
         queries_ = uint32_t(k_major(shared_address(shared_.converted[group_])));
     }
-    // Lane 4 g + t takes chunks 2 t and 2 t + 1 of keys g and g + 8 of its warp: no bank conflicts. Of mxfp4
-    // it takes chunk t, as in keys.cuh.
+    // Lane 4 g + t loads chunks 2 t and 2 t + 1 of keys g and g + 8 of its warp, which avoids bank conflicts.
+    // For mxfp4 it loads chunk t, as in keys.cuh.
     __device__ void load_keys(Keys& keys) const {
         if constexpr (Shape::mxfp4) return keys.load(stage_, own_chunk_, stage_ + kScalesAt);
         const uint32_t at = stage_ + own_chunk_;
@@ -169,15 +169,17 @@ private:
                     e4m3_to_f16(words[s], keys.a[4 * half + s][i], keys.a[4 * half + s][2 + i]);
             }
     }
-    // Loads scale and hole of the thread's own key. Returns what was loaded last, for release_stage().
+    // Loads the scale of the thread's key and whether it is masked. Returns the last loaded word, for
+    // release_stage().
     __device__ uint32_t read_key(float& scale, bool& hole) const {
         scale = Shape::mxfp4 ? 1.f : load_shared_f32(stage_ + own_scale_);
         const uint32_t end = load_shared(stage_ + offsetof(Stage, scales_end));
         hole = own_scale_ >= end;
         return end;
     }
-    // An arrival does not wait for loads: without the comparison with what was `loaded` last, which is never
-    // 0, the next tile may come before they are served. Loads of a warp are served in their order.
+    // An arrival does not wait for loads. Without the comparison with `loaded`, the last loaded word, which
+    // is never 0, the next tile could arrive before the loads are served. Loads of a warp are served in
+    // order.
     __device__ void release_stage(uint32_t loaded = 1) {
         __syncwarp();
         if (only_first_lane_ < loaded) mbarrier_arrive(stage_ + offsetof(Stage, empty));
@@ -236,14 +238,14 @@ private:
             }
         }
     }
-    // From a register that is there anyway: they are short.
+    // Derived from an existing register, to save registers.
     __device__ int own_key() const { return int((own_scale_ - kScalesAt) / 4); }
     __device__ Window row_window(int i) const {
         if constexpr (Shape::stores == 1) return window_;
         const uint2 window = load_shared_2(first_row_ + i * 2 * uint32_t(sizeof(Window)));
         return {int(window.x), int(window.y)};
     }
-    // sums[i]: of key g + 8 i over this thread's heads of a row.
+    // Sets sums[i] to the sum for key g + 8 i over this thread's heads of a row.
     __device__ void add(const Bank& bank, int row, float (&sums)[2]) const {
         const int first = row * Shape::heads / 8;  // n8-block
         float odd[2];
@@ -263,8 +265,8 @@ private:
     const Task& task_;
     Shared<Shape>& shared_;
     const int group_;
-    int own_row_ = 0;  // the first one of a unit that is the warpgroup's
-    // In a stage: the scale of the thread's own key, whose logits it stores; its first chunk (load_keys).
+    int own_row_ = 0;  // first row of the unit that this warpgroup multiplies
+    // Offsets in a stage: scale of the thread's key, whose logits it stores; first chunk (load_keys).
     const uint32_t own_scale_ =
         kept(kScalesAt + (threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + threadIdx.x % 2 * 8) * 4);
     const uint32_t own_chunk_ =
@@ -272,12 +274,12 @@ private:
              ((Shape::mxfp4 ? threadIdx.x % 4 : threadIdx.x % 4 * 2 ^ threadIdx.x % 32 / 4) << 4));
     const uint32_t only_first_lane_ = kept(threadIdx.x % 32 ? ~0u : 0u);
     uint32_t stage_, turn_ = 0;
-    int left_ = Shape::stages / kStep;  // uses of stages in this turn
-    uint32_t queries_;                  // low word of their descriptor
+    int left_ = Shape::stages / kStep;  // stages until the ring wraps
+    uint32_t queries_;                  // low word of the queries' descriptor
     float weights_[Shape::columns / 4];
     Window window_;       // of the first row that the thread stores
-    uint32_t first_row_;  // where it lies
-    char* logits_;        // column 0 of the first row that the thread stores
+    uint32_t first_row_;  // address of that row's window
+    char* logits_;        // column 0 of that row
 };
 
 }  // namespace smla::cuda::sm90::pages

@@ -1,23 +1,25 @@
-// score on Hopper over whole pages: 128 channels, pages of 64, 128, ... tokens or a single one of any size;
-// e4m3 queries of 20 to 64 heads and index_fp8_132 keys, or e2m1 queries of 32 or 64 heads and
-// index_mxfp4_68 keys; of each request one or two rows (decoding), or of precision rounded many (prompts).
+// score on Hopper over whole pages: 128 channels, pages of 64, 128, ... tokens or a single page of any size.
+// Supports e4m3 queries of 20 to 64 heads with index_fp8_132 keys, and e2m1 queries of 32 or 64 heads with
+// index_mxfp4_68 keys. A request has one or two rows (decoding) or, in precision rounded, many (prompts).
 //
-// Maths      as in ../kernel.cu. Precision rounded multiplies e4m3; exact multiplies f16; mxfp4 bf16.
-// Tile       of a warpgroup 64 keys x (1, 2 or 4 rows) x (32 or 64 heads): one step of 64 or 128 columns.
-// Blocks     one per multiprocessor. Each finds all tiles of the call from the windows and takes an equal
-//            share of them (units.cuh), so that the start of a request hides behind keys of the one before.
-//            In long calls, blocks that are done with their share draw the last tiles.
-// Roles      4 warpgroups multiply, a tile each; of many rows, teams of 2 or 4 share a tile, each warpgroup
-//            with rows of its own (consumer.cuh). Of the fifth, 3 warps copy keys, every third tile each,
-//            and one copies queries and weights and says what comes next (producer.cuh).
+// Maths      As in ../kernel.cu. Precision rounded multiplies e4m3; exact multiplies f16; mxfp4 multiplies
+//            bf16.
+// Tile       Per warpgroup, 64 keys x (1, 2 or 4 rows) x (32 or 64 heads): one step of 64 or 128 columns.
+// Blocks     One per multiprocessor. Each finds all tiles of the call from the windows and processes an equal
+//            share (units.cuh), so that the start of a request overlaps the keys of the previous one. In long
+//            calls, blocks that have finished their share draw the last tiles.
+// Roles      4 warpgroups multiply a tile each; with many rows, teams of 2 or 4 share a tile, each with
+//            different rows (consumer.cuh). In the fifth, 3 warps copy every third tile of keys each, and one
+//            warp copies queries and weights and announces the next unit (producer.cuh).
 // Shared     16 stages of keys (f16: 12, many rows: 6) | 2 slots of queries and weights | windows (config.h).
-// Barriers   full and empty mbarriers per stage (one thread and its bytes; 4 warps, of many rows 16) and per
-//            slot (a warp and its bytes; 16 warps); `drawn_full` of what was drawn (one thread; warps that
-//            copy keys wait). All threads meet twice, when costs of warps and when all are known.
-// Registers  96 per thread at the start, then 112 of those that multiply and 32 of those that copy.
-// Why        weights of the rows stay in registers, for which keys must not: both operands are shared, and
-//            boxes of a tensor map come swizzled. Operands of 16 bits leave room for keys. One warp that
-//            copied all keys took 480 cycles for a tile, which bounded two rows.
+// Barriers   Full and empty mbarriers per stage (arrivals: one thread and its bytes; 4 warps, with many rows
+//            16) and per slot (a warp and its bytes; 16 warps). One thread arrives at `drawn_full`, and the
+//            warps that copy keys wait there. All threads wait twice: for the costs per warp and for all
+//            costs.
+// Registers  96 per thread at launch, then 112 for threads that multiply and 32 for threads that copy.
+// Why        Weights of the rows stay in registers, which leaves none for keys, so both operands are in
+//            shared memory; boxes of a tensor map arrive swizzled. 16-bit operands leave room for keys. A
+//            single warp copied a tile of keys in 480 cycles, which bounded two rows.
 // Results    docs/kernels/cuda_score.md.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/score/sm90/pages/consumer.cuh"
@@ -45,7 +47,7 @@ __global__ void __launch_bounds__(kThreads, 1) score_pages_sm90(const __grid_con
     wait_for_grid_before();
     if (warp == kConsumers / 32 + kCopyWarps) {
         prefetch_table(task);
-        // Weights of heads of padding, which no copy writes.
+        // Weights of padded heads, which no copy writes.
         const int padding = Shape::heads - task.heads;
         for (int i = int(threadIdx.x % 32); i < kSlots * Shape::unit_rows * padding; i += 32)
             (&shared.weights[0][0])[i / padding * Shape::heads + task.heads + i % padding] = 0;
@@ -74,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 1) score_pages_sm90(const __grid_con
 
 template <class Shape>
 void launch_pages(const Task& task, int blocks, const Env& env) {
-    static_assert(sizeof(Shared<Shape>) <= 227 * 1024);  // what a block may have
+    static_assert(sizeof(Shared<Shape>) <= 227 * 1024);  // limit per block
     launch_early(score_pages_sm90<Shape>, blocks, kThreads, sizeof(Shared<Shape>), env, task);
 }
 
@@ -97,18 +99,18 @@ void launch_task(const Rows& rows, const Task& task, int blocks, const Env& env)
     launch_pages<Shape<32, 2, e4m3>>(task, blocks, env);
 }
 
-// A counter in the header of the workspace, behind those of select.
+// Returns a counter in the workspace's header, after the counters of select.
 uint32_t* draws_of(const Workspace& workspace) {
     if (workspace.bytes < kWorkspaceHeader) return nullptr;
     return reinterpret_cast<uint32_t*>(static_cast<char*>(workspace.data) + kWorkspaceHeader / 2);
 }
 
-// Scores as many tokens as one launch takes.
+// Scores the tokens of one launch.
 void run_tokens(const smla_score_args& args, const ScorePart& part, const Rows& rows, const Env& env) {
     const int64_t tokens = args.q.shape[0], heads = args.q.shape[1];
     const CacheView keys(args.keys);
     const int blocks = std::max(1, env.device->facts().multiprocessors);
-    const int64_t head_stride = args.q.stride_elems[1];  // of one token the other may be anything
+    const int64_t head_stride = args.q.stride_elems[1];  // with one token, the token stride is arbitrary
     const int64_t token_stride = tokens > 1 ? args.q.stride_elems[0] : heads * head_stride;
     const auto map_of = [&](const ByteTensor& tensor) {
         return rows.products == Products::bf16 ? CUtensorMap{} : make_tensor_map(tensor);

@@ -1,4 +1,4 @@
-// The warps that copy: queries, weights and the next unit; keys.
+// The copying warps: one for queries, weights and the next unit, the others for keys.
 #pragma once
 
 #include "engines/cuda/common/ptx/bulk.cuh"
@@ -7,8 +7,8 @@
 
 namespace smla::cuda::sm90::pages {
 
-// Asks L2 for the part of the block table where the block's tiles are if all tokens see all columns. By a
-// warp.
+// Prefetches the part of the block table with the block's tiles, assuming that all tokens see all columns.
+// Called by a warp.
 __device__ inline void prefetch_table(const Task& task) {
     if (!task.place.present()) return;
     const float at = float(task.tokens) * float(blockIdx.x) / float(gridDim.x);
@@ -18,7 +18,7 @@ __device__ inline void prefetch_table(const Task& task) {
     if (block < pages.count) prefetch_line(pages.blocks + block * pages.stride);
 }
 
-// Asks L2 for queries and their scales, a head per lane. By a warp.
+// Prefetches queries and their scales into L2, a head per lane. Called by a warp.
 template <class Shape>
 __device__ void prefetch_mxfp4_queries(const Task& task, int token, int rows) {
 #pragma unroll 1
@@ -29,30 +29,30 @@ __device__ void prefetch_mxfp4_queries(const Task& task, int token, int rows) {
     }
 }
 
-// The next piece that nobody has drawn, for this block. By a warp; `count`: draws of the block before.
+// Draws the next piece for this block. Called by a warp. `count` is the number of the block's previous draws.
 template <class Shape>
 __device__ Share draw_piece(const Task& task, Shared<Shape>& shared, const Division& division,
                             uint32_t count) {
     int number = 0;
     if (threadIdx.x % 32 == 0) {
         number = int(atomicAdd(task.draws, 1u));
-        // each block draws once in vain
+        // each block makes one unsuccessful draw
         if (number == division.pieces() + int(gridDim.x) - 1) atomicExch(task.draws, 0u);
         shared.drawn[count % kDraws] = number;
         mbarrier_arrive(shared_address(&shared.drawn_full[count % kDraws]));
     }
     return division.piece(__shfl_sync(~0u, number, 0));
 }
-// What was drawn, for a warp that copies keys. It cannot fall behind by kDraws pieces: of each but the last
-// it has tiles to copy, and of a piece to be drawn the unit before the last must be done.
+// Returns a drawn piece to a warp that copies keys. The warp is never kDraws pieces behind: it copies tiles
+// of each piece but the last, and a draw waits until the unit before the previous one is done.
 template <class Shape>
 __device__ Share drawn_piece(Shared<Shape>& shared, const Division& division, uint32_t count) {
     mbarrier_wait(shared_address(&shared.drawn_full[count % kDraws]), count / kDraws & 1);
     return division.piece(__shfl_sync(~0u, shared.drawn[count % kDraws], 0));
 }
 
-// The warp that copies queries and weights, and tells those that multiply which unit comes next; behind the
-// last one comes one without tiles.
+// The warp that copies queries and weights, and announces the next unit to the warps that multiply. A unit
+// without tiles marks the end.
 template <class Shape>
 __device__ void announce_units(const Task& task, Shared<Shape>& shared, const Division& division) {
     Units<Shape> units(task, shared, division.share());
@@ -111,7 +111,7 @@ public:
           block_stride_(task.place.table.stride_elems[1]),
           policy_(policy_of_read_once()) {}
 
-    // While windows come.
+    // Runs while windows are loaded.
     __device__ static void prepare(const Task& task, int warp) {
         touch(task);
         if (!Shape::many && warp < kCopyWarps) prefetch_tiles(task, warp);
@@ -119,7 +119,7 @@ public:
 
     __device__ void run(const Division& division) {
         Units<Shape> units(task_, shared_, division.share());
-        int next = warp_;  // tile of the block
+        int next = warp_;  // number of the tile in the block
         for (uint32_t draws = 0;;) {
             if (!units.next()) {
                 if (!Shape::draws || !division.draws()) return;
@@ -129,7 +129,7 @@ public:
             const int32_t* const pages = table_ + units.request * request_stride_;
             const uint32_t blocks = units.request < 0 ? 0 : blocks_;
             const int end = units.done + units.count;
-            int page = -1;  // of this warp's next 32 tiles, one per lane
+            int page = -1;  // pages of this warp's next 32 tiles, one per lane
             for (int known = 0; next < end; next += kCopyWarps, --known) {
                 const int tile = units.tile + next - units.done;
                 if (known == 0) {
@@ -151,16 +151,15 @@ public:
     }
 
 private:
-    // Reads what it will need of the description of the call: the first time that takes 65 cycles per 64
-    // bytes.
+    // Reads the kernel parameters that are needed later, because the first read takes 65 cycles per 64 bytes.
     __device__ static void touch(const Task& task) {
         const Tensor& table = task.place.table;
         asm volatile("" ::"r"(task.tiles_shift), "l"(task.place.pages), "l"(task.page_stride),
                      "l"(table.data), "l"(table.shape[1]), "l"(table.stride_elems[0]),
                      "l"(table.stride_elems[1]));
     }
-    // Asks L2 for the block's first tiles, if all tokens have as many; if not, another block copies them
-    // later.
+    // Prefetches the block's first tiles, assuming that all tokens have equally many. Otherwise another block
+    // copies these tiles later.
     __device__ static void prefetch_tiles(const Task& task, int warp) {
         const float at = float(task.tokens) * float(blockIdx.x) / float(gridDim.x);
         const Row row(task, int(at));
@@ -182,7 +181,7 @@ private:
         prefetch_bulk(keys + Record::scale_at(task.place.page_tokens, int(part) * kKeys), kScales);
     }
     __device__ static int lane() { return int(threadIdx.x % 32); }
-    // By the whole warp, one thread of which asks.
+    // Called by the whole warp; one thread issues the copies.
     __device__ void copy_tile(Stage<Shape>& stage, int page, int part) const {
         const bool comes = page >= 0 && page < task_.place.pages;
         const int present = min(int(task_.place.page_tokens) - part * kKeys, kKeys);
@@ -193,7 +192,7 @@ private:
         mbarrier_arrive_expect(barrier, comes ? kBytes + kScales : 0);
         if (!comes) return;
         if constexpr (Shape::mxfp4) {
-            const bool all = tiles_shift_ == 0;  // of the page
+            const bool all = tiles_shift_ == 0;  // the tile is the whole page
             copy(stage.keys, row(page, part), all ? kBytes + kScales : kBytes, barrier);
             if (all) return;
         } else {
@@ -210,7 +209,7 @@ private:
         if constexpr (Shape::many) copy_box(to, &task_.key_map, part * kKeys, page, barrier);
         else copy_box(to, &task_.key_map, part * kKeys, page, barrier, policy_);
     }
-    // The only page ends within the tile, where bytes of scales may be no multiple of 16, or before.
+    // The only page ends before or within the tile, where the bytes of scales may not be a multiple of 16.
     __device__ void copy_last_tile(Stage<Shape>& stage, int page, int part, int present) const {
         const auto* const from = reinterpret_cast<const int*>(scales(page, part));
 #pragma unroll 1
@@ -239,10 +238,10 @@ private:
     Shared<Shape>& shared_;
     const int warp_;
     int tiles_shift_;
-    uint32_t blocks_;  // of a request
+    uint32_t blocks_;  // per request
     const int32_t* table_;
     int64_t request_stride_, block_stride_;
-    const uint64_t policy_;  // of keys of few rows; many read them again
+    const uint64_t policy_;  // for keys of few rows; keys of many rows are read again
 };
 
 }  // namespace smla::cuda::sm90::pages

@@ -1,19 +1,19 @@
-// Which rows cuda_sm90_pages_score scores together.
+// Rows that cuda_sm90_pages_score scores together.
 #pragma once
 
 #include "engines/cuda/score/sm90/products.h"
 
 namespace smla::cuda::sm90::pages {
 
-// Tokens of a launch, with few rows of each request and with many.
+// Maximum of tokens per launch, with few rows per request and with many.
 constexpr int kMostTokens = 2048, kMostTokensOfMany = 8192;
 
 struct Rows {
     Products products;
-    int heads, rows, of_unit;  // of a warpgroup, with padding; rows of a unit at most
-    int group;  // tokens whose rows may be a unit: all of a request, if a unit has room for them
-    bool many;  // more of a request than a warpgroup takes
-    bool fit;   // there is a kernel for so many
+    int heads, rows, of_unit;  // heads and rows per warpgroup, padded; maximum of rows per unit
+    int group;                 // tokens whose rows may form a unit: a request's tokens if they fit
+    bool many;                 // a request has more rows than a warpgroup processes
+    bool fit;                  // a kernel supports this number of rows
 
     explicit Rows(const smla_score_args& args, const ScorePart& part = {})
         : products(products_of(args)), heads(args.q.shape[1] > 32 ? 64 : 32) {

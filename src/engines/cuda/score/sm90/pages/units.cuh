@@ -1,11 +1,11 @@
-// Which tiles a block takes: equal shares of what all tiles of the call cost, unit by unit.
+// Division of tiles among blocks: equal shares of the cost of all tiles of the call, unit by unit.
 #pragma once
 
 #include "engines/cuda/score/sm90/pages/config.h"
 
 namespace smla::cuda::sm90::pages {
 
-// What a lane knows of its token.
+// A lane's token.
 struct Row {
     int request;
     Window window;
@@ -18,13 +18,14 @@ struct Row {
     }
 };
 
-// Costs of the units of whole groups, a token per lane, of all units up to the lane's own. By a warp.
+// Returns the costs of the units of whole groups, a token per lane, summed up to the lane's unit. Called by a
+// warp.
 template <class Shape>
 __device__ int add_units(const Row& row, int group, int tokens) {
     const int lane = int(threadIdx.x % 32), before = __shfl_up_sync(~0u, row.request, 1);
     const bool leads = lane % group == 0 || row.request != before;
-    const unsigned after = __ballot_sync(~0u, leads) >> lane >> 1;  // units that begin behind the lane
-    const int last = min(after ? lane + __ffs(int(after)) - 1 : 31, tokens - 1);  // lane of the unit
+    const unsigned after = __ballot_sync(~0u, leads) >> lane >> 1;  // units that begin after the lane
+    const int last = min(after ? lane + __ffs(int(after)) - 1 : 31, tokens - 1);  // last lane of the unit
     Seen seen(lane < tokens ? row.window : Window{});
 #pragma unroll
     for (int step = 1; step < Shape::unit_rows; step *= 2) {
@@ -41,19 +42,19 @@ __device__ int add_units(const Row& row, int group, int tokens) {
     return sum;
 }
 
-// The tokens of a warp that multiplies: whole groups.
+// The tokens of a multiplying warp, in whole groups.
 struct TokensOfWarp {
     int warp, first, last;
 
-    // The number of the warp is the same for all lanes: the compiler must know that they stay together.
+    // The warp's number is the same in all lanes; the shuffle tells the compiler that lanes do not diverge.
     __device__ explicit TokensOfWarp(const Task& task) : warp(__shfl_sync(~0u, int(threadIdx.x / 32), 0)) {
         const int all = kConsumers / 32 * task.chunk, each = (task.tokens + all - 1) / all * task.chunk;
         first = warp * each, last = min(first + each, task.tokens);
     }
 };
 
-// Costs of each warp's tokens. All threads of the block meet, then join_costs makes them those of all tokens,
-// and all meet again.
+// Sums the costs of each warp's tokens. All threads of the block synchronize, then join_costs turns the sums
+// into sums over all tokens, and all synchronize again.
 template <class Shape>
 __device__ void add_costs(const Task& task, Shared<Shape>& shared) {
     const int lane = int(threadIdx.x % 32);
@@ -84,13 +85,13 @@ __device__ void join_costs(const Task& task, Shared<Shape>& shared) {
         if (at + lane < own.last) shared.ends[at + lane] += before;
 }
 
-// A part of all costs.
+// A range of all costs.
 struct Share {
     int begin, count;
 };
 
-// What blocks take: equal shares of all costs. Of long calls a twelfth or 64 tiles per block, whichever is
-// less, are no one's share: blocks that are done with theirs draw pieces of it.
+// Division of all costs into equal shares. Long calls leave a twelfth, at most 64 tiles per block, undivided;
+// blocks that have finished their share draw pieces of it.
 class Division {
 public:
     __device__ Division(const Task& task, int all, bool draws) : task_(task), all_(all), shared_(all) {
@@ -105,7 +106,7 @@ public:
     }
     __device__ bool draws() const { return shared_ < all_; }
     __device__ int pieces() const { return (all_ - shared_ + kPiece - 1) / kPiece; }
-    // Nothing, if no piece has this number.
+    // Returns an empty share if no piece has this number.
     __device__ Share piece(int number) const {
         const int begin = shared_ + number * kPiece;
         return {begin, max(min(all_ - begin, kPiece), 0)};
@@ -115,18 +116,18 @@ private:
     static constexpr int kPiece = 8, kDrawnPart = 12, kMostDrawn = 64, kLeastTiles = 96;
 
     const Task& task_;
-    int all_, shared_;  // costs, which are tiles where pieces are drawn
+    int all_, shared_;  // costs, equal to tiles if pieces are drawn
 };
 
-// The units of a block one after the other: consecutive rows of one request, and which of their tiles are the
-// block's. By whole warps; a lane looks at one row of a unit.
+// Iterates over the units of a block: consecutive rows of one request, with those of their tiles that belong
+// to the block. Called by whole warps; each lane reads one row of a unit.
 template <class Shape>
 class Units {
 public:
     __device__ Units(const Task& task, const Shared<Shape>& shared, const Share& share)
         : task_(task), shared_(shared), share_(share), token_(first_token()) {}
 
-    // Goes on with another share.
+    // Continues with another share.
     __device__ void take(const Share& share) {
         share_ = share, taken_ = 0, count = 0;
         token_ = first_token();
@@ -136,7 +137,7 @@ public:
     int tile = 0, count = 0, done = 0;  // done: tiles of the block before this unit
     Window window;                      // of the lane's row; empty if there is none
 
-    // The unit after this one; false: there is none.
+    // Finds the next unit; returns false if there is none.
     __device__ bool next() {
         done += count;
         do {
@@ -155,7 +156,7 @@ public:
 
 private:
     __device__ static int lane() { return int(threadIdx.x % 32); }
-    // Rows from `token` on: those of its request, within its group.
+    // Finds the unit's rows, from `token` to the end of its request or group.
     __device__ void find_rows() {
         const int own = token + lane();
         const bool in_group = lane() < task_.group - token % task_.group && own < task_.tokens;
@@ -168,16 +169,16 @@ private:
         if (lane() >= rows) window = {};
         first_tile_ = __reduce_min_sync(~0u, Seen(window).begin) / kKeys;
     }
-    // Tiles of the unit that begin before a part of its cost.
+    // Returns the tiles of the unit that begin below `cost`.
     __device__ int tiles_before(int cost) const {
         return (max(cost - Shape::start_cost, 0) + (1 << team_log2) - 1) >> team_log2;
     }
-    // Returns the first token of that 32nd of all tokens in which the block's share begins.
+    // Returns the first token of that 1/32 of all tokens in which the block's share begins.
     __device__ int first_token() const {
         const int step = (task_.tokens + 31) / 32, last = min((lane() + 1) * step, task_.tokens) - 1;
         return __popc(__ballot_sync(~0u, shared_.ends[last] <= share_.begin)) * step;
     }
-    // The first token from `token` on whose costs end after `cost`.
+    // Returns the first token from `token` on whose cumulative cost exceeds `cost`.
     __device__ int token_with(int token, int cost) const {
         for (;; token += 32) {
             const unsigned after =
@@ -189,8 +190,8 @@ private:
     const Task& task_;
     const Shared<Shape>& shared_;
     Share share_;
-    int token_, taken_ = 0;  // where the next unit is looked for; costs of units so far
-    int first_tile_ = 0;     // that any row of the unit sees
+    int token_, taken_ = 0;  // start of the search for the next unit; cost of units so far
+    int first_tile_ = 0;     // first tile that any row of the unit sees
 };
 
 }  // namespace smla::cuda::sm90::pages
