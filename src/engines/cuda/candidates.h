@@ -1,4 +1,4 @@
-// Helpers for the candidate tables of stages with one generic kernel that needs no scratch.
+// Helpers for candidate tables of stages with one generic kernel without scratch.
 #pragma once
 
 #include "core/tensor.h"
@@ -33,7 +33,7 @@ std::string refuse_f64(const Args& args) {
     return found ? "f64 tensors: a GPU has kernels for f32, bf16 and f16" : "";
 }
 
-// Returns the plan of a kernel that needs no scratch and has one configuration.
+// Returns the plan of a kernel without scratch and options.
 template <class Args>
 CallPlan<Args> plain_plan(std::string refusal, void (*run)(const Args&, const Env&)) {
     CallPlan<Args> plan = refuse_call<Args>(std::move(refusal));
@@ -41,7 +41,7 @@ CallPlan<Args> plain_plan(std::string refusal, void (*run)(const Args&, const En
     return plan;
 }
 
-// Marks the plan as one whose kernel launch_ordered launches.
+// Marks the plan of a kernel that launch_ordered launches.
 template <class Args>
 CallPlan<Args> beside_plan(CallPlan<Args> plan) {
     plan.may_be_beside = true;

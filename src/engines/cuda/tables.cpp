@@ -18,7 +18,7 @@ constexpr Candidate<Args> generic(const char* name) {
     return {.name = name,
             .plan = [](const Args& args, const Env&) { return plain_plan<Args>(refuse_f64(args), Run); }};
 }
-// A kernel of generic/ that moves bytes or integers and therefore also supports f64 records.
+// A kernel of generic/ that moves bytes or integers, also of f64 records.
 template <class Args, void (*Run)(const Args&, const Env&)>
 constexpr Candidate<Args> moves(const char* name) {
     return {.name = name,
@@ -58,7 +58,7 @@ CallPlan<smla_quant_index_q_args> plan_quant_index_q(const smla_quant_index_q_ar
     return beside_plan(plain_plan<smla_quant_index_q_args>(std::move(refusal), run_cuda_quant_index_q));
 }
 
-// Cache stages need no check of the width, because no format is wider than kMaxRowWidth.
+// Cache stages need no width check, because no format is wider than kMaxRowWidth.
 constexpr Candidate<smla_norm_args> kNorm{.name = "cuda_generic_norm", .plan = plan_norm};
 constexpr Candidate<smla_rope_args> kRope{.name = "cuda_generic_rope", .plan = plan_rope};
 constexpr Candidate<smla_quant_index_q_args> kQuantIndexQ{.name = "cuda_generic_quant_index_q",

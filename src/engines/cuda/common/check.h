@@ -1,4 +1,4 @@
-// Checks of CUDA calls, which throw an error with the call's text and result.
+// Checks of CUDA calls, which throw the call's text and result.
 #pragma once
 
 #include "core/status.h"
@@ -9,7 +9,7 @@ namespace smla {
 
 inline void check_cuda(cudaError_t result, const char* call) {
     if (result == cudaSuccess) return;
-    cudaGetLastError();  // a non-sticky error must not appear at the next call
+    cudaGetLastError();  // hides a non-sticky error from the next call
     fail(result == cudaErrorMemoryAllocation ? SMLA_OUT_OF_MEMORY : SMLA_DEVICE_ERROR, call,
          text(cudaGetErrorName(result), ": ", cudaGetErrorString(result)), "success");
 }

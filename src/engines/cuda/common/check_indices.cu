@@ -9,10 +9,9 @@
 // Grids     The grid depends only on shapes, so a graph may be replayed with other integers.
 // Limit     Latency. The lists of a call are a megabyte, which all multiprocessors read in less than 1 us; a
 //           launch, a load from memory and an atomic take 2 us more. The path without invalid values is
-//           short, because all instructions are fetched from memory once per call: if every value passed
-//           through the rules, the kernel would take 14 us on an H200 before attend of 128 x 2048 rows. A
-//           thread loads 16 bytes at once, and each block accesses memory only for its values and its
-//           arrival.
+//           short, because all instructions come from memory once per call. If every value passed through the
+//           rules, the kernel would take 14 us on an H200 before attend of 128 x 2048 rows. A thread loads 16
+//           bytes at once, and each block accesses memory only for its values and its arrival.
 #include "engines/cuda/common/index_parts.h"
 #include "engines/cuda/common/jobs.h"
 #include "engines/cuda/common/launch.cuh"

@@ -1,4 +1,4 @@
-// A GPU as a Device: its facts, its memory, and whether this build has code for it.
+// A GPU: its facts, its memory, and whether this build has code for it.
 #include "core/device.h"
 #include "core/environment.h"
 
@@ -22,7 +22,7 @@ std::string built_list() {
 }
 
 // Returns the architecture that kernels on such a GPU are compiled for: in a build with PTX, the newest PTX
-// that the GPU can run. Code that branches on the capability must branch as those kernels do.
+// that the GPU can run. Code that branches on the capability must branch alike.
 int compiled_for(int capability) {
     int out = 0;
 #ifdef SMLA_CUDA_PTX
@@ -46,7 +46,7 @@ struct Event {
     cudaEvent_t event = nullptr;
 };
 
-// A CUDA graph that is ready to launch.
+// A CUDA graph ready to launch.
 class GraphRecording final : public Recording {
 public:
     GraphRecording(Device& device, cudaGraphExec_t graph) : device_(device), graph_(graph) {}
@@ -61,9 +61,8 @@ private:
     cudaGraphExec_t graph_;
 };
 
-// Captures the work that this thread queues on a private stream. The mode is relaxed, because otherwise
-// another thread's capture would forbid this thread to make a graph. A failure leaves no error for the next
-// CUDA call.
+// Captures the work that this thread queues on a private stream, in relaxed mode, because another thread's
+// capture would otherwise prevent making a graph. Failures leave no error for the next CUDA call.
 class Capture {
 public:
     Capture() {
@@ -227,7 +226,7 @@ public:
     }
 
 private:
-    // Copies and waits, because the host memory may be pageable, and freed when the call returns.
+    // Copies and waits, because host memory may be pageable, and freed after the call.
     void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, smla_stream stream) {
         Scope scope(*this);
         if (bytes == 0) return;

@@ -1,6 +1,6 @@
 // How a grid scans the lists of a call (ops/index_scan.h): warps share the lists in pieces of 32 units, and a
-// filter of a few instructions recognizes most valid values. Only the other values are examined by the rules,
-// whose code is long and rarely loaded. The filter may doubt a valid value, but never passes an invalid one.
+// filter of a few instructions recognizes most valid values. The rules, whose code is long and rarely loaded,
+// examine only the other values. The filter may doubt a valid value, but never passes an invalid one.
 #pragma once
 
 #include "core/workspace.h"
@@ -12,8 +12,8 @@ namespace cuda {
 
 enum class ListFilter : int32_t {
     none,     // every item is examined by its rule
-    values,   // of one dimension, one item per unit
-    vectors,  // of two dimensions, 16 bytes per unit
+    values,   // in one dimension, one item per unit
+    vectors,  // in two dimensions, 16 bytes per unit
     table     // items of a token are blocks of its request's row of a table
 };
 
@@ -118,8 +118,8 @@ SMLA_HOST_DEVICE inline bool doubts(const ListPart& part, const IndexVector& vec
 
 constexpr int64_t kNoBlock = -1, kDoubtfulBlock = INT64_MAX;
 
-// Returns the block, in its request's row of the table, that item j of a token names. Applies the rules of
-// index_scan.h in 32 bits to the values that the lists have for the item.
+// Returns the block, in its request's row of the table, that item j of a token names, by the rules of
+// index_scan.h in 32 bits.
 SMLA_HOST_DEVICE inline int64_t block_named(const IndexList& list, uint32_t j, int64_t value, int64_t other) {
     const auto page_tokens = uint32_t(list.page_tokens), ratio = uint32_t(list.ratio);
     if (list.rule == IndexRule::score_blocks) return int64_t(j) * page_tokens < other ? int64_t(j) : kNoBlock;
@@ -136,7 +136,7 @@ SMLA_HOST_DEVICE inline int64_t block_named(const IndexList& list, uint32_t j, i
     return (uint32_t(value) * ratio + j % ratio) / page_tokens;
 }
 
-// Issues all loads of a step before using any of them, which makes two round trips to memory instead of four.
+// Issues all loads of a step before using any, for two round trips to memory instead of four.
 SMLA_HOST_DEVICE inline bool doubts_blocks(const IndexList& list, int64_t token, uint32_t first, int count) {
     const bool positions = list.rule == IndexRule::table_positions;
     const int64_t request = load_int(list.requests, token);
@@ -161,8 +161,8 @@ SMLA_HOST_DEVICE inline bool doubts_blocks(const IndexList& list, int64_t token,
     return doubtful;
 }
 
-// Returns the first invalid one of `count` items starting at `item`, or -1. Out of line, so that neither its
-// instructions nor its parameters are loaded for lists that the filter passes.
+// Returns the first invalid one of `count` items starting at `item`, or -1. Out of line, so that lists that
+// the filter passes load neither its instructions nor its parameters.
 [[gnu::noinline]] SMLA_HOST_DEVICE inline int64_t first_bad(const IndexList& list, int64_t item, int count) {
     for (const int64_t end = item + count; item < end; ++item)
         if (examine(list, item).kind != SMLA_BAD_NONE) return item;
@@ -180,7 +180,7 @@ SMLA_HOST_DEVICE inline UnitItems items_of(const ListPart& part, const IndexList
     return {token, first, left < kVector ? int(left) : kVector};
 }
 
-// Returns whether the list's filter, which must exist, doubts a unit.
+// Returns whether the list's filter doubts a unit.
 SMLA_HOST_DEVICE inline bool doubts_unit(const ListPart& part, const IndexList& list, int64_t unit) {
     if (part.filter == ListFilter::values) return doubts(part, load_int(list.values, unit));
     const UnitItems items = items_of(part, list, unit);
@@ -201,7 +201,7 @@ SMLA_HOST_DEVICE inline int64_t scan_unit(const ListPart& part, const IndexList&
 
 }  // namespace index_parts
 
-// Returns how the lists are divided into pieces, which depends only on shapes.
+// Divides the lists into pieces, depending only on shapes.
 inline ListParts parts_of(const IndexScan& scan) {
     ListParts parts;
     for (int l = 0; l < IndexScan::kMost; ++l) {
@@ -218,7 +218,7 @@ struct BadItem {
     int64_t item = 0;
 };
 
-// Returns the first invalid item among those that lane `lane` of warp `warp` of `warps` examines.
+// Returns the first invalid item that a lane of warp `warp` of `warps` finds.
 SMLA_HOST_DEVICE inline BadItem scan_lists(const ListParts& parts, const IndexScan& scan, int64_t warp,
                                            int64_t warps, int lane) {
     int l = 0;

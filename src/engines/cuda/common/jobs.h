@@ -1,4 +1,4 @@
-// CUDA functions behind CudaDevice for plans, metadata, staging and checked calls; see core/device.h.
+// Functions behind CudaDevice for plans, metadata, staging and checked calls; see core/device.h.
 #pragma once
 
 #include "core/device.h"

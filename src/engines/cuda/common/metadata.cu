@@ -1,8 +1,7 @@
 // Computes the metadata of a step on a GPU by the rules of engines/metadata_job.h.
 //
-// Roles     The first block processes the requests and the schedule. In the others, each warp processes one
-//           token: lane 0 its numbers, all lanes its rows.
-// Limit     Launch latency for decodes, writes of rows for long prefills.
+// The first block processes the requests and the schedule. In the others, a warp processes a token: lane 0
+// its numbers, all lanes its rows. Limit: launch latency for decodes, writes of rows for long prefills.
 #include "engines/cuda/common/jobs.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/metadata_job.h"

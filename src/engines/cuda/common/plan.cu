@@ -1,10 +1,8 @@
-// Builds the batch plan on a GPU. plan/job.h has the rule for one token, which the host's loops share.
+// The batch plan on a GPU. plan/job.h has the rule for one token, which the host's loops share.
 //
-// Requests  One block computes the start of each request, the split into decodes and prefills, and prefix
-//           sums of keys.
-// Tokens    Then each block processes eight tokens: a thread per token for its numbers, a warp per token for
-//           its rows.
-// Limit     Launch latency for decodes, writes of rows for long lists.
+// First, one block computes each request's start, the split into decodes and prefills, and prefix sums of
+// keys. Then each block processes eight tokens: a thread per token for its numbers, a warp per token for its
+// rows. Limit: launch latency for decodes, writes of rows for long lists.
 #include "engines/cuda/common/jobs.h"
 
 #include "engines/cuda/common/launch.cuh"
@@ -19,7 +17,7 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-// Returns the inclusive prefix scan over the block; `total` receives the result over all threads.
+// Inclusive prefix scan over the block; `total` is the result for all threads.
 template <class T, class Join>
 __device__ T scan(T value, T neutral, T* shared, const Join& join, T& total) {
     const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
@@ -53,7 +51,7 @@ __device__ void place_starts(const PlanJob& p, int32_t* shared) {
     __syncthreads();
 }
 
-// Returns the number of requests that are decodes, in every thread.
+// Returns the number of decodes, in every thread.
 __device__ int64_t split_requests(const PlanJob& p) {
     __shared__ int32_t longest, first_prefill, unlike;
     if (threadIdx.x == 0) longest = unlike = 0, first_prefill = INT32_MAX;
@@ -97,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) plan_requests_kernel(const __grid_co
     p.out.batch_split[1] = int32_t(p.requests - decodes);
     p.out.batch_split[2] = decode_tokens;
     p.out.batch_split[3] = tokens - decode_tokens;
-    // rows that an earlier build wrote past this step's tokens are reset to padding
+    // rows that an earlier build wrote past this step's tokens become padding
     p.reach[1] = p.reach[0] > p.tokens ? p.reach[0] : int32_t(p.tokens);
     p.reach[0] = int32_t(p.tokens);
 }

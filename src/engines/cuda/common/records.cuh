@@ -1,5 +1,5 @@
-// Cached records on the device: the address of a row, single values, and encoding of a row by warps. Offsets
-// are defined in formats/layouts.h, scale rules in formats/scale_rules.h.
+// Cached records on the device: address of a row, single values, encoding of a row by warps. Offsets are in
+// formats/layouts.h, scale rules in formats/scale_rules.h.
 #pragma once
 
 #include "engines/cuda/common/values.cuh"
@@ -19,7 +19,7 @@ constexpr smla_format kDeviceFormats[] = {
     SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68,  SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288,
     SMLA_NVFP4_352,     SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384};
 
-// A CacheView that kernels take by value. The scale may be in device memory.
+// A CacheView for kernels, passed by value. The scale may be in device memory.
 struct DeviceCache {
     DeviceCache() = default;
     explicit DeviceCache(const smla_cache& cache) {
@@ -68,7 +68,7 @@ __device__ float latent_value(const char* row, int d) {
     return e4m3_at(row + d) * f32_at(row + Layout::scales_at + 4 * (d / Layout::tile));
 }
 
-// Addresses of a token's values and scales, for formats with a row-packed and a page-packed layout.
+// Addresses of a token's values and scales, in formats with row-packed and page-packed layouts.
 template <class Layout>
 struct Parts {
     uint8_t *values, *scales;
@@ -147,18 +147,17 @@ __device__ inline float DeviceCache::value(int64_t row, int d) const {
     }
 }
 
-// Returns the largest magnitude of n values, ignoring NaN. Called by one warp.
+// Returns the largest magnitude of n values, ignoring NaN. Called by a warp.
 __device__ inline float warp_amax(const float* values, int n) {
     float largest = 0;
     for (int i = int(threadIdx.x % 32); i < n; i += 32) largest = fmaxf(largest, fabsf(values[i]));
     return warp_max(largest);  // fmaxf ignores NaN, as the formats' rule does
 }
 
-// Returns value / scale with the sign of a NaN kept, as on a host; a GPU's division returns one canonical
-// NaN.
+// Returns value / scale with the sign of a NaN, as on a host; a GPU's division returns one canonical NaN.
 __device__ inline float scaled(float value, float scale) { return isnan(value) ? value : value / scale; }
 
-// The warps that encode a row together. Each warp encodes some of the row's tiles.
+// The warps that encode a row together; each encodes some of the row's tiles.
 struct Warps {
     int index = 0, count = 1;  // number of this warp, number of warps
     __device__ int lane() const { return int(threadIdx.x % 32); }
@@ -233,12 +232,12 @@ __device__ inline void encode_68(Warps by, const float* values, smla_writer writ
     }
 }
 
-// Returns a value rounded as the cache's writer requires before encoding.
+// Rounds a value as the cache's writer does.
 __device__ inline float to_write(float value, smla_writer writer) {
     return writer & SMLA_WRITER_BF16_FIRST ? round_to_bf16(value) : value;
 }
 
-// Returns a lane's value rounded to nvfp4_288 and decoded; 16 lanes share a scale.
+// Returns a lane's value as nvfp4_288 rounds it; 16 lanes share a scale.
 __device__ inline float fp4_value(float value) {
     constexpr unsigned kGroup = layout::Nvfp4_288<false>::tile;
     static_assert(kGroup == 16);
@@ -308,7 +307,7 @@ __device__ inline void encode_352(Warps by, const DeviceCache& cache, int64_t ro
     encode_e4m3(by, values + L::codes, L::rope, 1.f, reinterpret_cast<char*>(at.values) + L::rope_at);
 }
 
-// Encodes `width` values in shared memory, which all warps can read, into one row, which must be valid.
+// Encodes `width` values in shared memory, which all warps can read, into one valid row.
 __device__ inline void encode(Warps by, const DeviceCache& cache, int64_t row, const float* values) {
     char* const page = cache.page(row);
     const int64_t token = row % cache.page_rows;

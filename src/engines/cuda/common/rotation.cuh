@@ -1,4 +1,4 @@
-// Rotation of pairs of channels by position * frequency, for rope and for kernels that rotate their output.
+// Rotation of pairs of channels by position * frequency, for rope and other kernels that rotate.
 #pragma once
 
 #include "engines/cuda/common/values.cuh"
@@ -14,7 +14,7 @@ static __device__ __noinline__ float2 turn_of_large_angle(double angle) {
 
 // Returns cosine and sine of an angle, each with an error of at most 2^-23. The angle is reduced to [-pi/4,
 // pi/4] in f64, because an f32 angle of 10^6 radians is off by 0.06. The reduction takes ten f64 operations,
-// which some GPUs run at 1/64 of the f32 rate; sincos would do all its work in f64.
+// which some GPUs run at 1/64 of the f32 rate; sincos works entirely in f64.
 __device__ inline float2 turn_of(double angle) {
     if (!(fabs(angle) < 1e9)) return turn_of_large_angle(angle);
     constexpr double kQuarter = 1.5707963267948966, kQuarterRest = 6.123233995736766e-17;

@@ -6,7 +6,7 @@ namespace smla::cuda {
 
 namespace {
 
-// The library does not link libcuda, because it must also load without a driver.
+// The library does not link libcuda, so that it loads without a driver.
 decltype(&cuTensorMapEncodeTiled) encoder() {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found{};

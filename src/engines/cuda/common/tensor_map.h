@@ -1,4 +1,4 @@
-// Tensor maps of sm_90 and later, with which a bulk copy loads a box of a tensor, swizzled.
+// Tensor maps of sm_90 and later, with which a bulk copy loads a swizzled box of a tensor.
 #pragma once
 
 #include <cuda.h>

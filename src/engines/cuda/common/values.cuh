@@ -1,5 +1,5 @@
-// Tensor elements on the device, of any dtype and strides, for generic kernels and for the edges of
-// specialized kernels. Tensors are kernel parameters by value.
+// Tensor elements on the device, of any dtype and strides, for generic kernels and the edges of specialized
+// ones. Tensors are kernel parameters by value.
 #pragma once
 
 #include "core/ints.h"
@@ -34,8 +34,8 @@ __device__ inline float load_value(const Tensor& t, int64_t at) {
     }
 }
 
-// Loads the elements at `at`, at + step, ... The first `count` exist; the other entries of out become 0. All
-// loads are in flight together. A loop around load_value would wait for each load because of its switch.
+// Loads the elements at `at`, at + step, ...: the first `count` exist, the others become 0. All loads are in
+// flight together; a loop around load_value would wait for each load because of its switch.
 template <int kN>
 __device__ void load_values(const Tensor& t, int64_t at, int64_t step, int count, float (&out)[kN]) {
     const auto load = [&](const auto* data, auto to_f32) {
@@ -53,8 +53,8 @@ __device__ void load_values(const Tensor& t, int64_t at, int64_t step, int count
             for (int i = 0; i < kN; ++i) out[i] = i < count ? load_value(t, at + i * step) : 0.f;
     }
 }
-// Loads f32, bf16 or f16 elements as load_values does, but as raw bits. A kernel waits for a load where the
-// value is used, so value_of() of several tensors should follow the loads of all of them.
+// Loads f32, bf16 or f16 elements like load_values, but as raw bits. A kernel waits for a load where it uses
+// the value, so calls of value_of() should follow the loads of all tensors.
 template <int kN>
 __device__ void load_bits(const Tensor& t, int64_t at, int64_t step, int count, uint32_t (&out)[kN]) {
     const auto load = [&](const auto* data) {
@@ -96,7 +96,7 @@ __device__ inline void store_value(const Tensor& t, int64_t at, float value) {
 }
 
 // Sums and maxima over a warp, or over a block through `scratch` [warps]; every thread gets the result. The
-// order of operations is fixed, so equal inputs give equal bits.
+// order is fixed: equal inputs give equal bits.
 __device__ inline float warp_sum(float value) {
     for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
     return value;

@@ -28,8 +28,7 @@ struct Running {
     bool any = false;  // whether there was a key
 };
 
-// Writes the logits of up to 32 row-list entries to shared memory; row is -1 for masked entries and past the
-// end of the list.
+// Writes the logits of up to 32 row-list entries to shared memory; row -1 is masked or past the list's end.
 __device__ void take_logits(const Source& source, int64_t t, int64_t begin, int64_t length, int width,
                             float scale, Shared& shared) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -1,21 +1,20 @@
 // compress: a token that closes a group pools the state rows of its window into one cache entry:
 //   entry[d] = sum_j softmax_j(score_j[d]) kv_j[d], then RMS norm, rope of the last channels, encoding.
 //
-// Tile    A block per token; most tokens close no group, and their blocks return immediately. A thread pools
+// Tile    A block per token; for most tokens, which close no group, it returns immediately. A thread pools
 //         four neighboring channels of every groups-th row of the window, with kBatch rows in flight
-//         (soft_pool.h). Shared memory joins the batches of a group in order, then the groups. The block then
-//         applies norm and rope, and its warps encode.
+//         (soft_pool.h). The batches of a group are joined in order, then the groups, in shared memory. Then
+//         the block applies norm and rope, and its warps encode.
 // Cluster For few tokens with long windows, on sm_90 and later, a cluster of 8 blocks processes a token, each
 // block an eighth of the channels. A thread has one batch; the first block collects the pooled channels and
 // finishes alone. The order of joins depends only on width and ratio, so a token's bits depend neither on
 // other tokens nor on the number of blocks.
 // Shared  Row addresses [kRows] i64 (looked up once, by one thread per row) | sums of warps | peaks, sums and
-//         values of the partials, each [groups][shares][columns] float4 | the entry [D] f32. A __syncthreads
-//         or cluster_sync separates any write from another thread's read.
-// Limit   Reads of one multiprocessor: 2 * coff * ratio * D * 4 bytes (512 KiB at ratio 128) at 64 bytes per
-//         clock. With 8 rows per thread in flight, ratio 128 takes 13.6 us on an H200 (4 rows: 15.9); windows
-//         of 8 rows are slower with 8 than with 4. Few tokens of a step close a group of 128. Clusters are
-//         limited by latencies.
+//         values of the partials, each [groups][shares][columns] float4 | the entry [D] f32. __syncthreads or
+//         cluster_sync separates any write from another thread's read.
+// Limit   Reads of one SM: 2 * coff * ratio * D * 4 bytes (512 KiB at ratio 128) at 64 bytes per clock. With
+//         8 rows per thread in flight, ratio 128 takes 13.6 us on an H200 (4 rows: 15.9); windows of 8 rows
+//         are slower with 8 than with 4. Few tokens of a step close a group of 128. Clusters: latencies.
 #include "core/tensor.h"
 #include "engines/cuda/candidates.h"
 #include "engines/cuda/common/hadamard.cuh"
@@ -40,11 +39,11 @@ namespace {
 
 constexpr int kThreads = 512, kRows = 128;
 constexpr int kChannels = 4;  // per thread
-// Rows of a thread in flight. Windows of 8 rows have two per thread, if an entry has 512 channels.
+// Rows in flight per thread. Windows of 8 rows have two per thread if an entry has 512 channels.
 constexpr int kFewRows = 2, kManyRows = 8;
 constexpr int kMostGroups = 16;
 constexpr int kCluster = 8;  // blocks per token with a long window
-// Kernels for short windows have no cluster code, which costs a call of ratio 4 another 1 us.
+// Kernels for short windows have no cluster code, which adds 1 us to a call of ratio 4.
 template <int kBatch>
 constexpr bool kSpreads = kBatch == kManyRows;
 static_assert(kRows <= kThreads && kMaxRowWidth <= kThreads * kChannels);
@@ -65,8 +64,7 @@ struct Window {
     int64_t request, first, rows;
 };
 
-// Finds the addresses of rows [from, from + kRows) of the window, null if missing. Returns whether any
-// exists.
+// Finds the addresses of rows [from, from + kRows) of the window; null: no row. Returns whether any exist.
 __device__ bool find_rows(const CompressParams& p, const Window& window, int64_t from, const char** found) {
     const int j = int(threadIdx.x);
     const char* at = nullptr;
@@ -128,7 +126,7 @@ __device__ void pool_batch(const CompressParams& p, const Window& window, const 
         float kv_of[kBatch], score_of[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) kv_of[i] = kv[i][c], score_of[i] = score[i][c];
-        if constexpr (kSpreads<kBatch>) {  // joins as threads of a cluster do
+        if constexpr (kSpreads<kBatch>) {  // joins in the same order as with a cluster
             SoftPool batch;
             batch.add(score_of, kv_of);
             pools[c].join(batch);
@@ -164,7 +162,7 @@ __device__ void pool(const CompressParams& p, const Window& window, int rank, co
         at[2 * size] = {pools[0].value, pools[1].value, pools[2].value, pools[3].value};
     }
     __syncthreads();
-    if (cluster) cluster_wait();  // the first block must run
+    if (cluster) cluster_wait();  // until the first block runs
     const int end = min(p.columns * kChannels, p.cache.width - first);
     for (int d = int(threadIdx.x); d < end; d += kThreads) {
         const float* at = reinterpret_cast<const float*>(parts) + d;
@@ -181,8 +179,7 @@ __device__ void pool(const CompressParams& p, const Window& window, int rank, co
     }
 }
 
-// Applies the norm. `weight` is the weight of channel threadIdx.x, loaded early; channels from kThreads on
-// load theirs here.
+// `weight` is the weight of channel threadIdx.x, loaded early; channels from kThreads on load theirs here.
 __device__ void norm(const CompressParams& p, float* entry, float weight, float* scratch) {
     const int width = p.cache.width;
     float square = 0;
@@ -195,7 +192,7 @@ __device__ void norm(const CompressParams& p, float* entry, float weight, float*
         entry[d] *= factor * (d < kThreads ? weight : load_value(p.weight, element(p.weight, d)));
 }
 
-// Computes angles in the block's last warp, which has no rows to look up.
+// Computes angles in the block's last warp, which has no rows to find.
 __device__ void find_angles(const CompressParams& p, int64_t position, float2* angles) {
     if (threadIdx.x < kThreads - 32) return;
     for (int i = int(threadIdx.x % 32); i < int(p.frequencies.shape[0]); i += 32)
@@ -245,8 +242,7 @@ __global__ void __launch_bounds__(kThreads)
     pool<kAligned, kBatch>(p, window, rank, found, parts, entry);
     if (cluster) cluster_sync();
     if (rank > 0) return;
-    // No barrier is needed with one block: until the next one, a thread accesses only its channels of
-    // `entry`.
+    // One block needs no barrier here: until the next one, a thread accesses only its channels of `entry`.
     if (present(p.weight)) norm(p, entry, weight, scratch);
     for (int d = int(threadIdx.x); present(p.latents) && d < p.cache.width; d += kThreads)
         store_value(p.latents, element(p.latents, token, d), entry[d]);
@@ -296,7 +292,7 @@ CompressParams compress_params(const smla_compress_args& args) {
     return p;
 }
 
-// Uses a cluster per token and a thread per batch, if the GPU has clusters and room for them.
+// Uses a cluster per token and a thread per batch if the GPU has clusters and room.
 void spread(CompressParams& p, int64_t tokens, int64_t rows, const Env& env) {
     const DeviceFacts& facts = env.device->facts();
     const int columns = p.columns / kCluster;

@@ -17,7 +17,7 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int64_t kSegment = 4096;
 
-// One cache's side of the copy.
+// Source or destination of the copy.
 struct Side {
     char* data;
     int64_t pages, page_stride, piece_stride;

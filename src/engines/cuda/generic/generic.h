@@ -1,5 +1,5 @@
-// Generic kernels, one file each, which support every shape and every record format of a stage. They are
-// written for correctness, and for speed only where a stage is small.
+// Generic kernels, one file each, for every shape and every record format of a stage: correct first, and fast
+// where the stage is small.
 #pragma once
 
 #include "engines/candidate.h"

@@ -1,9 +1,9 @@
 // map: positions of a request become rows of a cache, through its block table.
 //
-// A block processes a token, or some of its columns if there are no counts or lengths. One thread reads and
-// writes an element, so the call may be in place. Limit: integer divisions, about 1 us for 128 x 2048
-// columns, then memory; the table is cached. Pools have a separate kernel: a block finds the end of its
-// token's list, then writes all of its columns.
+// A block processes a token, or some of its columns if no counts or lengths are requested. One thread reads
+// and writes an element, so the call may be in place. Limit: integer divisions, about 1 us for 128 x 2048
+// columns, then memory; the table is cached. Pools have a separate kernel, in which a block finds the end of
+// its token's list, then writes all of its columns.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kBatch = 4;                   // columns of a thread with loads in flight
-constexpr int64_t kColumns = 2 * kThreads;  // per block, if there are no counts or lengths
+constexpr int64_t kColumns = 2 * kThreads;  // per block, without counts and lengths
 
 struct MapParams {
     Tensor positions, request_of_token, rows, counts, lengths, limits, visible_tokens;
@@ -90,7 +90,7 @@ __device__ int64_t listed_pools(const MapParams& p, int64_t token, int64_t limit
     }
     const int2 all = over_block(0, own);
     if (threadIdx.x == 0) last = all.y;
-    __syncthreads();  // also before the memory of over_block is reused
+    __syncthreads();  // protects the shared memory of over_block, too
     return last;
 }
 

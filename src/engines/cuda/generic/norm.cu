@@ -28,8 +28,7 @@ __device__ float row_sum(float value) {
     }
 }
 
-// Calls use(d, values, count) for batches of up to kBatch of the thread's values d, d + RowThreads, ... of a
-// row.
+// Calls use(d, values, count) for batches of kBatch of the thread's values of a row: d, d + RowThreads, ...
 template <int RowThreads, class Use>
 __device__ void each_batch(const Tensor& x, int64_t row_at, Use use) {
     const int width = int(x.shape[2]);

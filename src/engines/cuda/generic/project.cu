@@ -1,9 +1,9 @@
 // project without a library: out[t,g,n] = sum_k x[t,g,k] w[g,n,k], f32 sums, any dtypes and strides.
 //
 // A block computes 64 tokens x 64 n, 16 k per step, through shared memory [16][64 + 4] for each operand (two
-// barriers per step), with 4 x 4 results per thread in registers. Mixed dtypes and f32 sums of f32 products
-// exclude tensor cores. A sum's order does not depend on the number of tokens. Limit: load_value's switch and
-// f32 units. The kernel runs only if cuBLASLt is missing or lacks the call.
+// barriers per step), with 4 x 4 results per thread in registers. Mixed dtypes and f32 products exclude
+// tensor cores. A sum's order does not depend on the number of tokens. Limit: load_value's switch and f32
+// units. The kernel runs only if cuBLASLt is missing or lacks the call.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/values.cuh"
@@ -33,7 +33,7 @@ __device__ Rows weights_of(const Tensor& w, int64_t group) {
     return {element(w, group), w.shape[1], w.shape[2], w.stride_elems[1], w.stride_elems[2]};
 }
 
-// Loads kTile rows x kDepth of k into shared memory, zeros past the ends. Neighboring threads follow the
+// Loads kTile rows x kDepth of k into shared memory, zeros past the ends; neighboring threads load along the
 // dense dimension.
 __device__ void load_tile(float (*tile)[kTile + 4], const Tensor& t, const Rows& rows, int64_t first,
                           int64_t k0) {

@@ -5,8 +5,7 @@
 // them, so out may be x. With few tokens, blocks process fewer groups, until the GPU has four blocks per
 // multiprocessor. Limit: memory.
 //
-// If nothing is rotated, rows are copied 16 bytes at a time. Backends use this to join the two parts of
-// queries.
+// If nothing is rotated, rows are copied 16 bytes at a time; backends join the two parts of queries this way.
 //
 // Shared  Cosine [pairs] | sine [pairs], f32.
 #include "core/tensor.h"

@@ -1,9 +1,8 @@
-// score for any heads, width up to 1024, key format, query dtype and strides, without regard to speed.
+// score for any heads, width up to 1024, key format, query dtype and strides; not optimized.
 //
-// A warp computes a column: the key's values are in shared memory, lanes share the dot product of a head,
-// heads follow one another, and the key's scale is applied last. A block has 8 warps; the grid is tokens x
-// groups of 64 columns. About 2 loads and a conversion per product limit it to 10 to 50 GFLOP/s per
-// multiprocessor.
+// A warp computes a column, with the key's values in shared memory: the dot product of one head after
+// another, each over the lanes, then the key's scale. A block has 8 warps; the grid is tokens x groups of 64
+// columns. About 2 loads and a conversion per product limit it to 10 to 50 GFLOP/s per multiprocessor.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/score/columns.cuh"
 #include "engines/cuda/score/logit.cuh"

@@ -89,8 +89,7 @@ private:
     Window window_;
 };
 
-// Cut through the elements. Scores above the cut win; among equal scores, lower ids win; among equal ids,
-// lower columns.
+// Scores above the cut win; among equal scores, lower ids win; among equal ids, lower columns win.
 struct IdCut {
     Cut score, id, column;  // ids and columns are complemented, so that the lowest is the best
 

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// Adds up the parts, smallest first.
+// Adds up the parts, the smallest first.
 __global__ void __launch_bounds__(kThreads)
     add_parts_kernel(const float* sums, int parts, const __grid_constant__ Tensor out) {
     follow_grid_before();

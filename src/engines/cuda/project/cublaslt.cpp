@@ -57,7 +57,7 @@ CallPlan<Args> plan_lt(const Args& args, const Env& env) {
         plan.refusal = "no cuBLASLt library was found at run time";
     if (!plan.refusal.empty()) return plan;
     if (route.scratch()) plan.scratch = kWorkspaceHeader + kLtAlignment + route.scratch();
-    if (env.device->type() != SMLA_CUDA) return plan;  // devices that are only described do not run anything
+    if (env.device->type() != SMLA_CUDA) return plan;  // a described device launches nothing
     Device::Scope scope(*env.device);
     Products products;
     each_pass(args, route, [&](int64_t first, int64_t tokens) {

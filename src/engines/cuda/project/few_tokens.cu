@@ -1,17 +1,16 @@
 // project for 1 to 8 tokens (a decode step): out[t,g,n] = sum_k x[t,g,k] w[g,n,k], f32 products and sums.
 //
-// There are two kernels, one per dense dimension of w [G,N,K]:
-//   along k  A warp computes kRows outputs n over every splits-th step of 256 k. A lane has 8 neighboring k
-//            of each row, which share the lane's x. Sums go over the lanes, then over the warps that share n.
+// Two kernels, by the dimension along which w [G,N,K] is dense:
+//   along k  A warp computes kRows outputs n over every splits-th step of 256 k. A lane has 8 neighboring k,
+//            whose x all rows share. Sums are added over lanes, then over the warps that share n.
 //   along n  A warp computes 256 n, 8 neighboring ones per lane, over every 8th k; x [T,K] is in shared
-//            memory as f32. Sums go over the warps of the block.
+//            memory as f32. Sums are added over the warps of the block.
 // Tokens   1, 2, 4 or 8, as a template argument, so that sums stay in registers. Weights are f32 or bf16.
 // Shared   Sums of warps [kWarps][T][kRows] | x [T,K] and sums [kWarps][256] of one token.
 // Limit    The bytes of w, each read once, 16 per lane and load. A block prefetches its first weights, or all
 //          of them if w is dense along n, then waits for the previous kernel.
-// Why      cuBLASLt requires equal dtypes of both operands. With f32 x and bf16 weights it runs between a
-//          kernel that splits x into bf16 parts and one that adds their sums
-//          (docs/kernels/log/cuda_stages.md).
+// Why      cuBLASLt requires equal dtypes. With f32 x and bf16 weights it runs between a kernel that splits x
+//          into bf16 parts and one that adds their sums (docs/kernels/log/cuda_stages.md).
 // The order of a sum depends only on the shape of w, but differs from other kernels, so batch-invariant calls
 // are not supported.
 #include "core/tensor.h"
@@ -42,14 +41,13 @@ template <class W, int kTokens>
 constexpr int kAhead = (kTokens < 4 ? 16 : 8) / sizeof(W);
 constexpr int64_t kMostShared = 32 * 1024;  // maximum bytes of x, if w is dense along n
 // Sums over k are split while each warp has a step, for more loads in flight, up to this number of warps: 16
-// per multiprocessor of an H100. The GPU's own number of multiprocessors would make bits depend on the
-// device.
+// per multiprocessor of an H100. With the GPU's own number, bits would depend on the device.
 constexpr int64_t kWantedWarps = 16 * 132;
 
 struct FewTokens {
     Tensor x, out;
     const char* w;
-    int64_t w_group, w_step;  // elements between groups, and between dense rows
+    int64_t w_group, w_step;  // elements between groups, and between rows along the dense dimension
     int outer, inner, tokens;
     int splits, tiles;  // warps that share the sums of a row; blocks per group
 };
@@ -67,7 +65,7 @@ __device__ Raw<T> load_raw(const T* at) {
     return out;
 }
 
-// Loads data that is read once, without evicting x from L1.
+// Loads data that is read once, without caching it in L1.
 template <class T>
 __device__ Raw<T> load_raw_once(const T* at) {
     Raw<T> out;
@@ -105,8 +103,8 @@ __device__ void to_f32(const Raw<T>& raw, float (&out)[kLane]) {
         else out[i] = i % 2 ? high_half(words[i / 2], T{}) : low_half(words[i / 2], T{});
 }
 
-// Loads 8 values of each of kN tokens starting at `first`, with all loads in flight. Tokens past the end
-// repeat the last token; their sums are not stored.
+// Loads 8 values of each of kN tokens starting at `first`, all loads before the first use. Tokens past the
+// end repeat the last one; their sums are not stored.
 template <int kN>
 __device__ void load_x(const FewTokens& p, int first, int64_t group, int64_t k, float (&out)[kN][kLane]) {
     const auto load = [&](const auto* x) {

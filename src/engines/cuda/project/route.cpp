@@ -1,4 +1,4 @@
-// cuBLASLt's description of a product: dtypes, strides, passes over tokens, scratch. Makes no CUDA calls.
+// cuBLASLt's description of a product: dtypes, strides, passes over tokens, scratch. No CUDA calls.
 #include "core/tensor.h"
 #include "engines/cuda/project/project.h"
 
@@ -10,7 +10,7 @@ namespace {
 
 using Args = smla_project_args;
 
-constexpr size_t kConvertedBytes = size_t(128) << 20;  // limit per pass for converted x and unadded sums
+constexpr size_t kConvertedBytes = size_t(128) << 20;  // limit per pass of converted x and parts of sums
 constexpr size_t kLeastScratch = size_t(1) << 20, kMostScratch = size_t(32)
                                                                  << 20;  // limits of the library's scratch
 constexpr int64_t kSplits = 8;  // parts of a sum over K whose f32 results the library may keep in its scratch
@@ -84,8 +84,7 @@ LtType lt_type(smla_dtype dtype) {
     return dtype == SMLA_BF16 ? LtType::bf16 : dtype == SMLA_F16 ? LtType::f16 : LtType::f32;
 }
 
-// Returns the largest power of two up to 16 that divides the address; 16 for null, in calls that only query
-// sizes.
+// Returns the largest power of two up to 16 that divides the address; 16 for null, if only sizes matter.
 int32_t alignment_of(const void* data) {
     const auto address = reinterpret_cast<uintptr_t>(data) | 16;
     return int32_t(address & (~address + 1));

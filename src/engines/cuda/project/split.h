@@ -5,8 +5,8 @@
 
 namespace smla {
 
-// Returns the leading 8 bits of `rest` as bf16 and subtracts them from it; both steps are exact. Three parts
-// have all 24 bits of an f32, and two all 11 of an f16, except bits below 2^-133, the smallest bf16. Bits are
+// Returns the leading 8 bits of `rest` as bf16 and subtracts them; both steps are exact. Three parts have all
+// 24 bits of an f32, and two all 11 of an f16, except bits below 2^-133, the smallest bf16. Bits are
 // truncated, because rounding could overflow. Infinities and NaN go into the first part.
 SMLA_HOST_DEVICE inline uint16_t take_bf16(float& rest) {
     const uint32_t bits = std::bit_cast<uint32_t>(rest);

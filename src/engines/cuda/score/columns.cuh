@@ -19,7 +19,7 @@ struct KeyColumns {
           divisor(present() ? page_tokens : uint32_t(std::min(keys.page_rows, int64_t(1) << 31))) {}
     __host__ __device__ bool present() const { return table.ndim != 0; }
 
-    // Changes the table's entries to parts of pages, with `tokens` tokens each: page << bits | part.
+    // Makes entries of the table parts of pages, `tokens` tokens each: page << bits | part.
     void divide_pages(uint32_t tokens, int bits) {
         divisor = tokens;
         part_bits = bits;

@@ -2,9 +2,8 @@
 // registers.
 //
 // Lane 4 g + t copies every fourth 16-byte piece, starting at piece t, of keys g, g + 8, g + 16 and g + 24,
-// so a quad of lanes reads whole sectors. A lane multiplies the values that it copied, so slots of shared
-// memory are private to a lane, and there is no barrier, bank conflict or shuffle. Any 4 values may share a
-// k-step as long as queries have the same order (QueryOrder).
+// so a quad of lanes reads whole sectors. A lane multiplies values that it copied, so there is no barrier,
+// bank conflict or shuffle. Any 4 values may share a k-step if queries have the same order (QueryOrder).
 #pragma once
 
 #include "engines/cuda/common/ptx/cp_async.cuh"
@@ -81,7 +80,7 @@ struct KeyRow<SMLA_ROW_BF16> {
     }
 };
 
-// Position of values 8 d8 to 8 d8 + 7 of a query: the two k-steps, and t of lanes 4 g + t.
+// Position of values 8 d8 to 8 d8 + 7 of a query: two k-steps, and t of lanes 4 g + t.
 template <smla_format Format>
 struct QueryOrder {
     static constexpr int eights = KeyRow<Format>::values / 8;  // per piece

@@ -1,4 +1,4 @@
-// Computation of one logit by a warp, for any heads, width, key format, query dtype and strides.
+// One logit by a warp, for any heads, width, key format, query dtype and strides.
 #pragma once
 
 #include "engines/cuda/common/records.cuh"

@@ -19,14 +19,14 @@ struct ScorePart {
     int64_t columns = 0;  // N, to which windows are clamped
     int64_t begin = 0, end = 0;
     Logits logits;
-    int64_t tokens = 0;  // of the whole call; 0: the tokens of this part
-    // Only for cuda_mma_score. If > 0, entries of the block table are parts of pages with so many tokens
-    // each, as page << part_bits | part. If 0, entries are pages.
+    int64_t tokens = 0;  // tokens of the whole call; 0: of this part
+    // Only for cuda_mma_score. Above 0, entries of the block table are parts of pages, of so many tokens
+    // each, as page << part_bits | part; otherwise they are pages.
     uint32_t part_tokens = 0;
     int part_bits = 0;
 };
 
-// Returns the number of rows per request if all requests have equally many.
+// Returns the number of rows per request if all have equally many.
 inline int64_t rows_of_request(const smla_score_args& args, const ScorePart& part) {
     const int64_t requests = args.block_table.ndim ? std::max<int64_t>(1, args.block_table.shape[0]) : 1;
     return std::max<int64_t>(1, ceil_div(part.tokens ? part.tokens : args.q.shape[0], requests));
@@ -39,7 +39,7 @@ struct ScoreKernel {
 };
 
 extern const Candidate<smla_score_args> kSm90PagesScore, kSm90Score, kMmaScore, kGenericScore;
-// Returns the kernel that the score stage would run, or null if no allowed kernel supports the call.
+// Returns the kernel of the score stage, or null if no allowed kernel supports the call.
 const ScoreKernel* choose_score_kernel(const smla_score_args& args, const Env& env);
 
 std::string refuse_score_sm90(const smla_score_args& args, const Env& env);

@@ -41,7 +41,7 @@ std::string refuse_score_sm90(const smla_score_args& args, const Env& env) {
         return text("q is ", dtype_name(args.q.dtype), ", made for ", dtype_name(wanted), " with these keys");
     const int64_t heads = args.q.shape[1], most = kMostHeads;
     if (heads > most) return text(heads, " heads, made for up to ", most);
-    // a padded head would multiply zeros by keys that may be infinite
+    // a padded head would multiply zeros by possibly infinite keys
     if (mxfp4 && heads != most / 2 && heads != most)
         return text(heads, " heads, made for ", most / 2, " and ", most, " with mxfp4");
     if (args.q.shape[0] > INT32_MAX) return "more than 2^31 tokens";
@@ -69,7 +69,7 @@ std::string refuse_score_pages(const smla_score_args& args, const Env& env) {
         return text("pages of ", keys.page_tokens, " tokens, made for 64, 128, ...");
     if (!table && keys.pages > 1 && keys.page_rows != keys.page_tokens)
         return "no block table, and pages do not lie one behind the other";
-    // a tensor map does not support repeated, overlapping or reordered heads or tokens
+    // a tensor map excludes repeated, overlapping or reordered heads or tokens
     const int64_t head = args.q.stride_elems[1], token = args.q.stride_elems[0];
     if (head < layout::IndexFp8_132::width || (tokens > 1 && token < heads * head))
         return "tokens of q do not lie one behind the other, or heads of a token";

@@ -154,7 +154,7 @@ struct TileLogits {
     float factor;
     bool hole;
 
-    // Returns false if the sum is NaN or infinite, which requires the careful computation of the row.
+    // Returns false if the sum is NaN or infinite; then the row is computed again with Careful.
     __device__ bool store(int row, float sum) const {
         if (!windows[row].has(column)) return true;
         store_logit(logits, at + row * logits.stride, hole ? -INFINITY : sum * factor);
@@ -164,7 +164,7 @@ struct TileLogits {
 
 // Sums of a query row over its heads, 16 at a time. relu(x) = (x + |x|) / 2 avoids the low-rate FMNMX and
 // keeps NaN; the weights contain the 1/2. This form turns -inf into NaN, and infinite keys times padded heads
-// also give NaN; such a row is computed again with Careful.
+// are NaN, too; such a row is computed again with Careful.
 class RowSums {
 public:
     __device__ RowSums(const float* weights, int heads)
@@ -192,8 +192,7 @@ public:
     }
     __device__ bool complete() const { return head_ >= heads_; }
 
-    // Returns, in lane 4 g + t, the sum of key g + 8 t; every key is summed in the same order. Resets the
-    // sums.
+    // Returns the sum of key g + 8 t to lane 4 g + t; every key is summed in the same order. Resets the sums.
     __device__ float finish() {
         const int t = int(threadIdx.x % 4);
         const bool high = t & 2, odd = t & 1;
@@ -212,8 +211,8 @@ private:
     float sums_[4] = {};
 };
 
-// A run of query rows multiplied by a warp's tile of keys. The products of 16 heads start before the epilogue
-// of the previous 16, even across rows.
+// A run of query rows multiplied by a warp's tile of keys. Products of 16 heads start before the previous 16
+// heads' epilogue, even across rows.
 template <Half Type>
 class TileRows {
 public:
@@ -248,7 +247,7 @@ private:
         sums_.add<false>(bank);
         if (!sums_.complete()) return;
         const bool number = out_.store(row_, sums_.finish());
-        // products of e4m3 are finite, or NaN for valid reasons
+        // products of e4m3 are finite or valid NaN
         if (Type == Half::bf16 && __any_sync(~0u, !number)) again_ |= 1u << row_;
         ++row_;
     }
@@ -348,8 +347,8 @@ struct TilePlan {
         const size_t row_bytes = size_t(heads) * (kTileWidth * 2 + sizeof(float)) + sizeof(int64_t) +
                                  sizeof(Window);  // a multiple of 16
         const size_t key_bytes = kWarps * kTileKeys * size_t(bytes_of_row(args.keys.format));
-        // More rows share a conversion of keys; three blocks hide more latency than two. CUDA reserves 1 KB
-        // per block.
+        // More rows share a conversion of keys; three blocks hide more latency than two. 1 KB per block is
+        // reserved by CUDA.
         for (resident = kBlocksPerSm; resident > 0; --resident) {
             const size_t each = (env.device->facts().shared_bytes + 1024) / size_t(resident);
             const int64_t fit = each > key_bytes + 1024 ? int64_t((each - key_bytes - 1024) / row_bytes) : 0;
@@ -410,7 +409,7 @@ void run_score_tile(const smla_score_args& args, const ScorePart& part, const En
     const TilePlan plan(args, part.end - part.begin, env);
     const CacheView keys(args.keys);
     const smla_format format = args.keys.format;
-    const int64_t bits = dtype_bits(args.q.dtype);  // of one value; also the bytes of 8 values
+    const int64_t bits = dtype_bits(args.q.dtype);  // bits of a value, which are the bytes of 8 values
     const int64_t* const strides = args.q.stride_elems;
     const bool wide = aligned(args.q.data, {strides[0] * bits / 8, strides[1] * bits / 8}, bits);
     KeyColumns place(args, keys);

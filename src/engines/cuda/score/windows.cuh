@@ -31,7 +31,7 @@ struct Windows {
     int columns, begin, end;
 
 private:
-    // Reads the low half of an i64, without a branch on the dtype, so that the loads of both bounds overlap.
+    // Reads an i64's low half, without a branch on the dtype, so that the loads of both bounds overlap.
     __device__ static int bound(const Tensor& bounds, int64_t token, int otherwise) {
         const int words = bounds.dtype == SMLA_I64 ? 2 : 1;
         if (present(bounds))

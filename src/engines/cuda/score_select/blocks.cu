@@ -1,15 +1,15 @@
-// score_select_blocks: the streamed kernel, based on the score kernels of this engine, and the generic kernel
+// score_select_blocks: the streamed kernel, over the score kernels of this engine, and the generic kernel,
 // for any heads, width, key format, dtype and list of blocks.
 //
-// Steps      A token's candidate blocks become an ascending list (one bit per block, then a prefix sum over
-//            the bits). Logits are computed for their columns side by side, as if the blocks were neighbors.
-//            An exact select over the logits gives the winners' columns. Block maxima are selected likewise.
-// Logits     Streamed: a table has, for each token's candidate, the page and the part of the page.
-//            cuda_mma_score reads it as a block table in which each token is a request whose pages are
-//            blocks. Without a list of blocks the score kernels run as in the score stage. Generic: a warp
-//            per logit, as in score.cu.
+// Steps      A token's candidate blocks become an ascending list (a bit per block, then a prefix sum over the
+//            bits). The logits of their columns are stored side by side, as if the blocks were neighbors. An
+//            exact select gives the winners' columns. The maxima of the blocks are selected likewise.
+// Logits     Streamed: a table has the page, and the part of the page, of each token's candidates.
+//            cuda_mma_score reads it as a block table: each token is a request whose pages are blocks.
+//            Without a list of blocks the score kernels run as in the score stage. Generic: a warp per logit,
+//            as in score.cu.
 // Tile       A block of 512 threads per token, except for the logits.
-// Limit      The products of score. The workspace has the logits of some of the tokens at a time.
+// Limit      The products of score; the workspace has the logits of some of the tokens.
 #include "engines/cuda/candidates.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/score/columns.cuh"
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kSelectThreads)
     }
 }
 
-// Replaces positions among the candidates' columns by columns, or positions among the candidates by blocks.
+// Replaces positions among the candidates' columns by columns, or among the candidates by blocks.
 __global__ void __launch_bounds__(kSelectThreads)
     name_winners(const __grid_constant__ Candidates of, int32_t* winners, int64_t stride, int64_t k,
                  bool columns, bool relative) {
@@ -195,9 +195,9 @@ __global__ void __launch_bounds__(kSelectThreads)
     }
 }
 
-// How a call is divided, which depends only on shapes and budget. Results do not depend on the division.
+// Division of a call, which depends only on shapes and budget. Results do not depend on it.
 struct Plan {
-    // Scratch without a budget, which makes parts large enough that launches cost little.
+    // Limit of scratch without a budget; larger parts hardly reduce the cost of launches.
     static constexpr size_t kPays = size_t(256) << 20;
 
     int64_t tokens, most, capacity, words, part_tokens;

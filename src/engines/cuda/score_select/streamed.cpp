@@ -1,7 +1,6 @@
-// score_select on the cuda engine runs the score and select kernels one after the other on parts of the
+// score_select on the cuda engine: the score and select kernels run one after the other on parts of the
 // problem whose logits fit the workspace. Tokens are divided first, because whole rows need no merging. If
-// one row is too long, columns are divided too, and the k best of the preceding columns are input to the next
-// part.
+// one row is too long, columns are divided too, and the k best of the preceding columns enter the next part.
 #include "engines/cuda/score_select/run.h"
 
 #include "engines/cuda/score/run.h"
@@ -20,7 +19,7 @@ using Args = smla_score_select_args;
 
 // Returns the scratch without a budget. Parts are large enough that launches and a partial last wave cost
 // little: 2048 tokens of 65,536 columns take just over 512 MiB; two parts take 2 % longer, four parts 6 %.
-// The limit is 1/32 of the GPU's memory.
+// The result is at most 1/32 of the GPU's memory.
 size_t pays(const Env& env) {
     constexpr size_t kMost = size_t(544) << 20;
     const size_t memory = env.device->facts().memory_bytes;
@@ -35,7 +34,7 @@ struct Scratch {
     char* select;         // null: rows are not split
 };
 
-// How a call is divided, which depends only on shapes, device and budget. Results do not depend on it.
+// Division of a call, which depends only on shapes, device and budget. Results do not depend on it.
 struct Plan {
     int64_t tokens, columns, k, part_tokens, part_columns;
 
@@ -56,7 +55,7 @@ struct Plan {
             else break;
         }
     }
-    // Returns the shapes of select's input for a part, and whether columns were kept.
+    // Returns select's input for a part: shapes, and whether columns were kept.
     SelectInput part(int64_t rows, int64_t n, bool kept) const {
         static constexpr float kKept = 0;
         return {.stride = part_columns,

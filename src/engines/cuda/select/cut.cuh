@@ -1,5 +1,4 @@
-// The k-th largest of a set of 32-bit keys, by one block: radix select with 11-bit histograms, high bits
-// first.
+// The k-th largest of a set of 32-bit keys, by one block: radix select with 11-bit histograms.
 #pragma once
 
 #include "engines/cuda/common/values.cuh"
@@ -10,8 +9,7 @@ constexpr int kSelectThreads = 512, kSelectWarps = kSelectThreads / 32;
 constexpr int kDigit = 11, kBins = 1 << kDigit;
 constexpr float kNarrow = 1e-30f;  // for a narrower range, bins of equal width would need a scale beyond f32
 
-// Returns a score as an integer in select's order: a better score has a larger key, -0 equals +0, and NaN is
-// below -inf.
+// Returns a score as an integer in select's order: better scores are larger, -0 equals +0, NaN is below -inf.
 __device__ inline uint32_t rank_key(float score) {
     const uint32_t bits = __float_as_uint(score + 0.f);  // -0 + 0 is +0
     const uint32_t key = bits ^ (uint32_t(int32_t(bits) >> 31) | 0x80000000u);
@@ -31,15 +29,15 @@ struct CutScratch {  // in shared memory
     uint32_t bin, above, inside;
 };
 
-// Whether redux sums warps. It is faster, but before sm_90 a kernel of few rows has no register left for it.
+// Whether redux sums warps, which is faster; before sm_90, a kernel of few rows has no register for it.
 #if __CUDA_ARCH__ >= 900
 constexpr bool kReduces = true;
 #else
 constexpr bool kReduces = false;
 #endif
 
-// Returns the exclusive prefix sum over a block of kWarps warps; `total` is the sum of all values. Every
-// thread calls this. Integer may pack several short counts.
+// Returns the exclusive prefix sum over a block of kWarps warps; `total` is the sum of all. Every thread
+// calls this. Integer may pack several short counts.
 template <int kWarps = kSelectWarps, class Integer>
 __device__ inline Integer block_scan(Integer value, Integer* warps, Integer& total) {
     const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
@@ -128,7 +126,7 @@ __device__ void find_bin(CutScratch& scratch, uint32_t need) {
 
 // Returns the cut through the keys in [low, high] that leaves the k best; 1 <= k <= their number. each(f)
 // calls f(key) for every key, spread over the block's `Threads` threads. `digits` limits the histograms; with
-// fewer than 3 the cut may pass more than k keys, in which case `equal` is 0.
+// fewer than 3 the cut may pass more than k, and `equal` is 0 then.
 template <class Counter, int Threads = kSelectThreads, class Each>
 __device__ Cut find_cut(CutScratch& scratch, uint32_t k, uint32_t low, uint32_t high, int digits,
                         const Each& each) {

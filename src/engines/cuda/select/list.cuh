@@ -1,5 +1,5 @@
-// Input and output of a block of select. The list has, in column order, the winners kept from earlier columns
-// and then the columns of the current window.
+// Input and output of a block of select. The list in column order: the winners kept from earlier columns,
+// then the columns of the current window.
 #pragma once
 
 #include "engines/cuda/score/windows.cuh"
@@ -41,8 +41,8 @@ __device__ float pick(const float (&values)[Size], uint32_t e) {
     }
 }
 
-// Elements of a thread, in vectors of Together elements; vectors are one vector per thread of the block
-// apart. Bit e of `here`: element e exists; its number in the list is number(e).
+// Elements of a thread: vectors of Together elements, kSelectThreads vectors apart. Bit e of `here`: element
+// e exists; its number in the list is number(e).
 template <int Size, int Together>
 struct Group {
     static constexpr int size = Size;
@@ -82,7 +82,7 @@ public:
     __device__ int column(int i) const { return i < kept_ ? kept_columns_[i] : begin_ + (i - kept_); }
     __device__ float score(int i) const { return i < kept_ ? kept_scores_[i] : value(scores_[i - kept_]); }
     __device__ uint32_t key(int i) const { return rank_key(score(i)); }
-    // Interface for put_in_order. Item: the data that it keeps of an element.
+    // Interface for put_in_order; Item: data kept of an element.
     using Item = float;
     __device__ Item item(int i) const { return score(i); }
     __device__ static uint32_t key_of(Item score) { return rank_key(score); }
@@ -113,8 +113,8 @@ public:
         }
     }
 
-    // Loads vectors at, at + kSelectThreads, ... of the list that are below `last`. Bit v * kTogether + e of
-    // the result is set if element e of the v-th vector exists.
+    // Loads vectors at, at + kSelectThreads, ... of the list, below `last`. Returns a mask: bit v * kTogether
+    // + e is set if element e of the v-th vector exists.
     __device__ uint32_t load_in_order(int at, int last, float (&out)[Ahead]) const {
         const int whole = kept_ == 0 && head_ == 0 ? min(last, length_ / kTogether) : 0;
         const auto* const from = reinterpret_cast<const uint4*>(scores_);
@@ -203,8 +203,7 @@ struct TokenOutput {
 };
 
 // One token's row of the outputs. put() writes a winner, finish() the padding and the count. Rows: whether
-// the call requests rows. Rows is a template parameter, because even skipped code costs a kernel of few rows
-// 0.1 to 0.3 us.
+// the call requests rows, known at compile time: skipped code costs a kernel of few rows 0.1 to 0.3 us.
 template <bool Rows>
 class Winners {
 public:
@@ -240,8 +239,8 @@ private:
     int k_;
 };
 
-// Writes the elements above the cut and the first cut.equal elements equal to the cut, in list order, in one
-// pass. A list defines its size, the data kept of an element (Item), and an element's key, column and score.
+// Writes the elements above the cut and the first cut.equal elements equal to it, in list order, in one pass.
+// A list defines its size, the data kept of an element (Item), and an element's key, column and score.
 template <class List, bool Rows>
 __device__ void put_in_order(const List& list, Cut cut, const Winners<Rows>& winners, CutScratch& scratch) {
     constexpr int kPer = 4;
@@ -276,7 +275,7 @@ __device__ void put_in_order(const List& list, Cut cut, const Winners<Rows>& win
     }
 }
 
-// Selects exactly for any row, by three histograms and put_in_order. Every thread of the block calls this.
+// Selects exactly for any row, by three histograms and put_in_order. Called by every thread of the block.
 template <class List, bool Rows>
 __device__ void select_exactly(const List& list, int k, const Winners<Rows>& winners, CutScratch& scratch) {
     const int count = list.count();

@@ -1,19 +1,17 @@
 // select of short rows; each block keeps one row in registers.
 //
-// Steps      1. Load: each thread loads 16 or 32 neighboring columns.
-//            2. Bins of equal width divide the range of the row's scores. Columns above the bin with the k-th
-//            score win.
-//            3. The columns inside that bin, its members, usually some dozens, are compared with each other.
-//            Too many members are divided by histograms of their keys (cut.cuh).
-//            4. A prefix sum gives the winners' places; they are collected in shared memory and written in
-//            order.
+// Steps      1. A thread loads 16 or 32 neighboring columns. 2. Bins of equal width divide the range of the
+//            row's scores; columns above the bin with the k-th score win. 3. The columns inside that bin, its
+//            members, some dozens, are compared with each other; too many are divided by histograms of their
+//            keys (cut.cuh). 4. A prefix sum gives the winners' places; they are collected in shared memory
+//            and written in order.
 // Tile       A block per row: 256 threads x 16 columns, 512 x 16, 512 x 32.
 // Shared     RegisterShared, 8.6 KB | the winners' columns [k], 16 bits each.
 // Barriers   Only __syncthreads.
 // Registers  40, so that three blocks of 512 threads share a multiprocessor and one computes while another
-//            waits: 62 us for 2048 rows of 8192 columns, instead of 72 us with two blocks.
-// Why        A row is read once, without an estimate: a sample, candidates and their sort, as for long rows,
-//            cost more than 16 registers.
+//            waits: 62 us for 2048 rows of 8192 columns; 72 us with two blocks.
+// Why        A row is read once, without estimates: a sample, candidates and a sort, as for long rows, cost
+//            more than 16 registers.
 // Results    docs/kernels/cuda_select.md.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/select/list.cuh"
@@ -24,7 +22,7 @@ namespace smla::cuda {
 
 namespace {
 
-constexpr int kMostCompared = 256;  // most members that are compared with each other
+constexpr int kMostCompared = 256;  // maximum of compared members
 
 // Configuration for rows of up to kThreads * kColumns columns.
 template <int Threads, int Columns, int Blocks>
@@ -59,7 +57,7 @@ struct ThreadKeys {
     const Score* scores;  // score of the thread's first column
     bool f16;
 
-    // Calls visit(mask, key) for each set bit of `bits`; `mask` has only that bit.
+    // Calls visit(mask, key) for each set bit of `bits`.
     template <class Visit>
     __device__ void each(uint32_t bits, const Visit& visit) const {
 #pragma unroll 1
@@ -76,8 +74,7 @@ struct ThreadColumns {
     int first;
     bool has_nan = false;  // only existing columns
 
-    // `of_window` points to the window's first score. Threads divide the row from the 16-byte boundary before
-    // it.
+    // Columns are numbered from the 16-byte boundary at or before `of_window`, the window's first score.
     __device__ ThreadColumns(const Score* of_window, int length, bool f16) {
         constexpr int kTogether = 16 / int(sizeof(Score)), kLoads = Columns / kTogether;
         first = int(threadIdx.x) * Columns -
@@ -124,7 +121,6 @@ struct Extremes {
     uint32_t least, largest;  // keys; `least` is larger if there are no keys
 };
 
-// Returns the smallest and largest key over all threads.
 template <int Warps>
 __device__ Extremes extremes_of_row(Extremes own, uint2* of_warps) {
     const uint2 of_warp = {__reduce_min_sync(~0u, own.least), __reduce_max_sync(~0u, own.largest)};
@@ -135,9 +131,9 @@ __device__ Extremes extremes_of_row(Extremes own, uint2* of_warps) {
     return {__reduce_min_sync(~0u, mine.x), __reduce_max_sync(~0u, mine.y)};
 }
 
-// Divides the range from the least to the largest score into bins of equal width. Each score is replaced by
-// the float 2^23 + bin, whose last bits are the bin; the map is monotonic under any rounding. The bins must
-// be clear. Bin 0 is for NaN, so that no thread branches. The row has more than k columns that are not NaN.
+// Maps scores to bins of equal width from the least score to the largest. The float 2^23 + bin, whose last
+// bits are the bin, replaces the score; the map is monotonic under any rounding. The bins are clear. Bin 0 is
+// for NaN, so that no thread branches. The row has more than k other columns.
 template <class Hold, class Row>
 __device__ Standing divide_by_score(Row& row, float least, float range, int k, CutScratch& scratch) {
     constexpr float kFirst = 1 << 23;
@@ -156,8 +152,8 @@ __device__ Standing divide_by_score(Row& row, float least, float range, int k, C
             .need = uint32_t(k) - scratch.above};
 }
 
-// Returns the cut through at most kMostCompared members. Each is compared with all others, and with up to
-// three stale counts of the bins, which are below every key.
+// Returns the cut through at most kMostCompared members, each compared with all others and with up to three
+// stale counts of the bins, which are below every key.
 template <class Keys>
 __device__ Cut compare_members(const Keys& keys, const Standing& mine, RegisterShared& shared) {
     uint32_t* const members = shared.cut.bins;
@@ -193,7 +189,7 @@ __device__ __noinline__ Cut divide_by_key(Keys keys, Standing mine, RegisterShar
         [&](const auto& f) { keys.each(mine.members, [&](uint32_t, uint32_t key) { f(key); }); });
 }
 
-// Chooses k of a row's more than k columns. In the result, all members are equal. NaN rank last.
+// Chooses k columns of a longer row. In the result, all members are equal. NaN rank last.
 template <class Hold, class Row, class Score>
 __device__ Standing choose(Row& row, const Score* of_window, bool f16, int k, RegisterShared& shared) {
     float least = INFINITY, largest = -INFINITY;
@@ -241,8 +237,8 @@ __device__ void place_winners(const Row& row, Standing mine, RegisterShared& sha
     __syncthreads();
 }
 
-// Writes `count` winners of a row; column(i) is relative to `begin`. Rows have a separate loop, because in
-// one loop with the other outputs they spill registers on some architectures.
+// Writes `count` winners of a row; column(i) is relative to `begin`. Rows have a separate loop, because
+// together with the other outputs they spill registers on some architectures.
 template <bool Rows, class Score, class Column>
 __device__ void put_winners(const RegisterSelect& task, const TokenOutput& of_token, const Score* of_window,
                             int begin, int count, const Column& column) {
@@ -304,8 +300,7 @@ Holder holder_of(int64_t places) {
     return out;
 }
 
-// Returns no kernel if rows are too long. The columns that alignment to 16 bytes adds before a row are
-// included.
+// Returns no kernel if rows are too long, including places before the first column in its 16 bytes.
 template <bool Rows>
 Holder holder_of(const SelectInput& input) {
     const int64_t bytes = dtype_bits(input.dtype) / 8;

@@ -1,5 +1,4 @@
-// The part of a row that a block of a cluster keeps in shared memory, for select of few long rows
-// (cluster.cu).
+// The part of a row in shared memory of a block of a cluster, for select of few long rows (cluster.cu).
 #pragma once
 
 #include "engines/cuda/select/list.cuh"
@@ -27,7 +26,7 @@ __device__ inline uint32_t bits_between(int first, int last) {
 }
 
 // The columns of a row that a block keeps. Places are numbered from the 16-byte boundary before the row, so
-// the first places may have no column. If there is no room for such places, places start at the row.
+// the first ones may have no column; if there is no room for those, from the row's start.
 template <class Score, int Threads>
 class RowPart {
 public:
@@ -50,13 +49,11 @@ public:
         while (per_block_ > kThreads * kUnit << units_log2_) ++units_log2_;
     }
 
-    // Returns a lower bound of the number of groups of columns, where 2^log2 neighboring threads load a
-    // group.
+    // Returns a lower bound of the groups of columns that 2^log2 neighboring threads load together.
     __device__ int groups(int log2) const {
         const int threads = min(kThreads, (per_block_ + kTogether - 1) / kTogether) >> log2;
         return places_ / per_block_ * threads;
     }
-    // Returns the score of column i of the whole row.
     __device__ float score_of_row(int i) const { return widen(scores_[outside_ + i], f16_); }
 
     // Copies the part to shared memory, with NaN where a thread's units have no column. Calls visit(score)
@@ -93,7 +90,7 @@ public:
         return reinterpret_cast<const float*>(units_ + int(threadIdx.x) * odd(units()))[bit];
     }
     // Calls visit(mask, score) for each set bit. Two scores are loaded together, because the second load
-    // would otherwise wait for the writes of the first visit.
+    // would otherwise wait for the first visit's writes.
     template <class Visit>
     __device__ void each(uint32_t bits, const Visit& visit) const {
         while (bits) {

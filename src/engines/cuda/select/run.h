@@ -1,5 +1,4 @@
-// The select kernels of the cuda engine. score_select also runs them on its logits, one part of the columns
-// at a time.
+// The select kernels of the cuda engine. score_select runs them on parts of its logits.
 #pragma once
 
 #include "engines/candidate.h"
@@ -48,33 +47,33 @@ inline size_t no_scratch(int64_t, int64_t, const Env&) { return 0; }
 
 struct SelectKernel {
     const char* name;
-    // Does not read through pointers. A null kept_scores means that no columns were kept.
+    // Does not read through pointers; a null kept_scores means that no columns were kept.
     Support (*supports)(const SelectInput& input, int64_t k, const Env& env);
-    // Returns the bytes, besides the workspace's header, with which rows can be split over blocks.
+    // Returns the bytes, besides the workspace's header, for splitting rows over blocks.
     size_t (*scratch)(int64_t tokens, int64_t columns, const Env& env) = no_scratch;
     // `scratch` is null if no row is split.
     void (*run)(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env);
 };
 
 extern const Candidate<smla_select_args> kClusterSelect, kRegisterSelect, kSampledSelect, kGenericSelect;
-// Returns the kernel that selects the k best of this input, or null if no allowed kernel supports it.
+// Returns the kernel for k of this input, or null if no allowed kernel supports it.
 const SelectKernel* choose_select_kernel(const SelectInput& input, int64_t k, const Env& env);
-// Returns the largest scratch of the kernels that the context allows.
+// Returns the most scratch of any allowed kernel.
 size_t select_scratch(const SelectInput& input, int64_t k, const Env& env);
 
 SelectOutput select_output(const smla_select_args& args);
 
-// cuda_cluster_select. refuse_cluster returns why a cluster does not support the shape (empty: supported);
-// cluster_pays returns whether a cluster is faster than the other kernels.
+// cuda_cluster_select. refuse_cluster returns why the shape is unsupported, or an empty text; cluster_pays
+// returns whether a cluster is faster than the other kernels.
 std::string refuse_cluster(int64_t tokens, int64_t columns, int64_t k, const Env& env);
 bool cluster_pays(int64_t tokens, int64_t columns, const Env& env);
 void run_select_by_cluster(const SelectInput& input, const SelectOutput& output, void*, const Env& env);
 
-// cuda_register_select. registers_select returns whether rows of this length fit in registers.
+// cuda_register_select. registers_select returns whether such rows fit in registers.
 bool registers_select(const SelectInput& input);
 void run_select_by_registers(const SelectInput& input, const SelectOutput& output, void*, const Env& env);
 
-// cuda_sampled_select. refuse_sampled returns why a sample does not suffice for the shape (empty: it does).
+// cuda_sampled_select. refuse_sampled returns why a sample does not suffice, or an empty text.
 std::string refuse_sampled(int64_t columns, int64_t k);
 size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env);
 void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env);

@@ -1,20 +1,19 @@
-// select that reads each row once: a sample of the row gives a floor, the candidates at or above the floor
-// are collected in shared memory, and the winners are selected among the candidates.
+// select that reads each row once: a sample of the row gives a floor, the candidates above it are collected
+// in
+// shared memory, and the winners are selected among them.
 //
-// Steps      1. Floor: a sample of one column in 32, in 32-byte pieces, estimates the score that about k + 8
-//            sqrt(k n) columns reach (n: columns per sample).
-//            2. One pass of 16-byte loads collects those columns.
-//            3. Histograms of the candidates give the cut.
-//            4. A sort into 2048 bins orders the winners by column; candidates of split rows are already
-//            ordered.
-//            With fewer than k candidates, or more than there is room for, the row is selected exactly by
-//            histograms (list.cuh): the sample affects speed, never the result.
-// Tile       A block of 512 threads per row. With few rows, several blocks per row process parts of the
-//            columns with the same floor. Their candidates are gathered in scratch; the last block to arrive
+// Steps      1. A sample of one column in 32, in 32-byte pieces, estimates the floor that about k + 8 sqrt(k
+//            n) columns reach (n: columns per sample). 2. One pass of 16-byte loads collects those columns.
+//            3. Histograms of the candidates give the cut. 4. A sort into 2048 bins orders the winners by
+//            column; candidates of split rows are collected in order.
+//            With fewer than k candidates, or more than fit, the row is selected exactly by histograms
+//            (list.cuh): the sample affects speed, never the result.
+// Tile       A block of 512 threads per row; with few rows several blocks per row, each for a part of the
+//            columns, with the same floor. Their candidates are gathered in scratch; the last block to arrive
 //            (counters in the workspace's header, which it resets to zero) finishes the row.
-// Shared     struct SelectShared: 6144 candidates x 8 B | bins | k winners: 66 KB for k = 2048.
+// Shared     struct SelectShared: 6144 candidates x 8 B | bins | k winners: 66 KB for k 2048.
 // Registers  Three blocks per multiprocessor on sm_90 and sm_100; two elsewhere, and for few rows.
-// Why        A row is loaded from memory once; every other step processes 3 to 5 thousand keys.
+// Why        A row is read from memory once; every other step processes 3 to 5 thousand keys.
 // Results    docs/kernels/cuda_select.md.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/cp_async.cuh"
@@ -38,7 +37,7 @@ constexpr int kBlocksPerSm = 3;  // limited by shared memory
 #else
 constexpr int kBlocksPerSm = 2;
 #endif
-// Maximum number of rows in a call that may split them; each row has two counters.
+// A call with at most kSplitRows rows may split them; two counters per row.
 constexpr int64_t kSplitRows = 256, kLeastPart = 4096;
 constexpr int kMostParts = kSelectThreads;
 constexpr int64_t kMostSplitColumns = int64_t(1) << 30;  // part and place have 32 bits together
@@ -71,8 +70,7 @@ __host__ __device__ constexpr int samples_of(int64_t columns) {
     return int(columns < 32 * 256 ? 256 : columns > 32 * kRoom ? kRoom : columns / 32);
 }
 
-// Returns a floor that a few more than k columns should reach, from a sample in found.keys. 0: all columns
-// pass.
+// Returns a floor that a few more than k columns should reach, from the sample in found.keys. 0: no floor.
 template <class List>
 __device__ uint32_t sampled_floor(const List& list, int k, SelectShared& shared) {
     const int samples = list.sample(shared.found.keys, samples_of(list.count()));
@@ -88,7 +86,7 @@ __device__ uint32_t sampled_floor(const List& list, int k, SelectShared& shared)
     return cut.equal ? cut.key : cut.key + 1;
 }
 
-// Returns the floor if k winners of earlier columns are known: the worst of those winners.
+// Returns the floor if k winners of earlier columns are known: the worst of them.
 template <class List>
 __device__ uint32_t kept_floor(const List& list, SelectShared& shared) {
     uint32_t least = UINT32_MAX;
@@ -127,8 +125,8 @@ __device__ void append(const Group& group, uint32_t passed, uint32_t at, uint32_
     }
 }
 
-// Appends the columns that reach the floor. Counts all of them and stores as many as there is room for. This
-// loop's instructions bound the speed of many rows. Dense: about half of the columns pass, otherwise a few
+// Appends the columns that reach the floor. Counts all such columns and stores as many as fit. The
+// instructions of this loop bound calls of many rows. Dense: about half of the columns pass, otherwise a few
 // percent.
 template <bool Dense, class List>
 __device__ void collect(const List& list, uint32_t floor, SelectShared& shared) {
@@ -171,8 +169,7 @@ struct RowParts {
     __device__ int first_number(int part) const { return begin(part) * together; }
 };
 
-// Appends the columns of a part that reach the floor, in list order. Counts all of them and stores as many as
-// there is room for.
+// Works as collect does, for a part of a row and in list order.
 template <class List>
 __device__ void collect_in_order(const List& list, uint32_t floor, const RowParts& row, int part,
                                  SelectShared& shared) {
@@ -243,12 +240,11 @@ __device__ bool hand_over(const SampledSelect& task, int64_t token, const RowPar
     return shared.last;
 }
 
-// Copies all candidates of a row, at most kRoom, to shared memory in list order, and finds their least and
-// best keys.
+// Copies all candidates of a row, at most kRoom, to shared memory in list order. Finds their extreme keys.
 __device__ void gather_in_order(const SplitRow& row, const RowParts& parts, SelectShared& shared) {
-    int* const moves = reinterpret_cast<int*>(
-        shared.cut.bins);  // per part: offset from position in scratch to place in the list
-    int* const numbers = moves + kMostParts;  // per part: number of the first element
+    int* const moves =
+        reinterpret_cast<int*>(shared.cut.bins);  // per part: place in the list minus place in scratch
+    int* const numbers = moves + kMostParts;      // per part: number of the first element
     const int p = int(threadIdx.x);
     const uint2 part = p < parts.parts ? __ldcg(row.parts + p) : uint2{};
     uint32_t total;
@@ -354,8 +350,7 @@ __device__ void put_sorted(const List& list, const CandidateCut& cut, int k, con
     }
 }
 
-// Selects if candidates are too many or too few. If many columns equal the floor (such as zeros of relu), the
-// floor is the cut.
+// Selects if there are too many or too few candidates. The floor is the cut if many columns equal it.
 template <class List, bool Rows>
 __device__ void select_otherwise(const List& list, uint32_t floor, int k, const Winners<Rows>& winners,
                                  SelectShared& shared) {
@@ -377,8 +372,7 @@ __device__ void finish_alone(const List& list, uint32_t floor, int k, const Winn
     put_sorted(list, cut, k, winners, shared);
 }
 
-// Finishes a row of several blocks, in the last of them. Candidates are in list order, so winners need no
-// sort.
+// Finishes a row that several blocks process; candidates are in list order, so winners need no sort.
 template <class List, bool Rows>
 __device__ void finish_split(const List& list, const SplitRow& row, const RowParts& parts, uint32_t floor,
                              int k, const Winners<Rows>& winners, SelectShared& shared) {
@@ -451,7 +445,7 @@ std::string refuse_sampled(int64_t columns, int64_t k) {
 
 size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env) {
     if (parts_of(1, columns, env) == 1) return 0;
-    // Calls with more tokens are not split over blocks, but a part of such a call may be.
+    // Calls with more tokens split no rows, but a part of such a call may.
     const int64_t split = std::min<int64_t>(kSplitRows, env.device->facts().multiprocessors);
     return size_t(std::min(tokens, split)) * sizeof(SplitRow);
 }

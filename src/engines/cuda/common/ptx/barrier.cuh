@@ -1,5 +1,4 @@
-// Barriers for some of the threads of a block, for sm_80 and later: named barriers, and mbarriers in shared
-// memory.
+// Barriers for parts of a block, for sm_80 and later: named barriers, and mbarriers in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +36,7 @@ __device__ inline bool named_barrier_or(int id, bool value) {
     return any != 0;
 }
 
-// Initializes an mbarrier. A phase completes with its `arrivals`-th arrival, then the next phase begins.
+// A phase of an mbarrier completes with its `arrivals`-th arrival; then the next phase begins.
 __device__ inline void mbarrier_init(uint32_t at, int arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
 }
@@ -66,8 +65,7 @@ __device__ inline bool mbarrier_over(uint32_t at, uint32_t parity) {
     return over != 0;
 }
 // Time limit of a wait in builds with SMLA_CUDA_BOUNDED_WAITS. After 10 seconds the kernel stops as after a
-// failed assertion. The message names the file, block and thread; its line number is the barrier's offset in
-// shared memory.
+// failed assertion. The message has the file, block, thread and, as line, the barrier's shared memory offset.
 struct WaitLimit {
 #ifdef SMLA_CUDA_BOUNDED_WAITS
     unsigned long long begun_ns = 0;

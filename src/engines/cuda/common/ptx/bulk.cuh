@@ -1,4 +1,4 @@
-// Bulk copies of sm_90: one thread copies many bytes with one instruction, and an mbarrier counts the bytes.
+// Bulk copies of sm_90: one instruction of one thread copies many bytes, which an mbarrier counts.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ __device__ inline void copy_box(uint32_t to, const void* map, int row, int depth
         "l"(map), "r"(0), "r"(row), "r"(depth), "r"(mbarrier)
         : "memory");
 }
-// Returns an L2 policy for data that is read once: L2 evicts the data first, so lines that others wrote stay
-// and need not be written back. Other reads use no policy, because `evict_normal` is slower than none.
+// Returns an L2 policy for data that is read once and evicted first, so that lines that others wrote need not
+// be written back early. Other reads use no policy, because `evict_normal` is slower than none.
 __device__ inline uint64_t policy_of_read_once() {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -1,5 +1,5 @@
-// Clusters of sm_90 and later: blocks that run together and access each other's shared memory. Functions that
-// kernels of every architecture call do nothing before sm_90, where no cluster is launched.
+// Clusters of sm_90 and later: blocks that run together and access each other's shared memory. Functions for
+// kernels of every architecture do nothing before sm_90, where no cluster is launched.
 #pragma once
 
 #include "engines/cuda/common/ptx/shared.cuh"
@@ -19,13 +19,13 @@ __device__ inline uint32_t in_block(uint32_t at, uint32_t rank) {
 #endif
     return out;
 }
-// Arrives at the cluster's barrier, which all threads of all its blocks must call.
+// Arrives at the barrier of all threads of the cluster.
 __device__ inline void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
-// Arrives without ordering memory, for initialized mbarriers after fence_mbarrier_init().
+// Arrives without ordering memory, for mbarriers after fence_mbarrier_init().
 __device__ inline void cluster_arrive_relaxed() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -52,16 +52,15 @@ __device__ inline void fence_mbarrier_init() {
 }
 
 // Arrives at an mbarrier of any block of the cluster. The arrival is relaxed, because a release to another
-// block costs about 1000 cycles. It suffices to free memory that only completed wgmma have read.
+// block costs about 1000 cycles; this suffices to free memory that only completed wgmma have read.
 __device__ inline void mbarrier_arrive_in_cluster(uint32_t at) {
     asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
 }
-// Arrives at an mbarrier of this block, whose phase then expects `bytes` more of bulk copies or asynchronous
-// stores.
+// Arrives at an mbarrier of this block, and makes its phase expect `bytes` of bulk copies or async stores.
 __device__ inline void mbarrier_arrive_expect(uint32_t at, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
-// Lowers a word in shared memory of any block of the cluster to `value` if that is smaller.
+// Atomic minimum in shared memory of any block of the cluster.
 __device__ inline void min_in_cluster(uint32_t at, uint32_t value) {
     asm volatile("red.relaxed.cluster.shared::cluster.min.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
 }

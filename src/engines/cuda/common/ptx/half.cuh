@@ -10,7 +10,7 @@ namespace smla::cuda {
 
 enum class Half { f16, bf16 };
 
-// Multiplies as m16n8k16 in mma.cuh, on f16 or bf16.
+// Computes c += a * b as in mma.cuh, on f16 or bf16.
 template <Half Type>
 __device__ inline void mma_half(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (Type == Half::bf16) mma_bf16(c, a, b0, b1);
@@ -23,8 +23,7 @@ __device__ inline uint32_t pack_half(float low, float high) {
 }
 __device__ inline uint32_t f16_to_bf16(uint32_t pair) { return pack_bf16(f16_low(pair), f16_high(pair)); }
 
-// Converts the four e4m3 codes of a word to two pairs; the first code is the low half of `low`. NaN stays
-// NaN.
+// Converts the four e4m3 codes of a word to two pairs; the first code is the low half of `low`. NaN stays.
 template <Half Type>
 __device__ inline void e4m3_pairs(uint32_t codes, uint32_t& low, uint32_t& high) {
     e4m3_to_f16(codes, low, high);
@@ -66,7 +65,7 @@ __device__ inline uint32_t e8m0_to_bf16_pair(uint32_t code) {
     return bits | bits << 16;
 }
 
-// Multiplies the four e2m1 codes in the low 16 bits by a pair of equal scales, as two pairs of bf16; exact
+// Returns the four e2m1 codes in the low 16 bits times a pair of equal scales, as two pairs of bf16; exact
 // unless out of range. Both bytes of a magnitude (0, 1/2, 1, 3/2, 2, 3, 4, 6) are looked up by its code.
 __device__ inline void e2m1_to_bf16(uint32_t codes, uint32_t scales, uint32_t& low, uint32_t& high) {
     const uint32_t magnitudes = codes & 0x7777u;

@@ -11,7 +11,7 @@ __device__ inline float exp2_fast(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
     return out;
 }
-// Returns the maximum, or NaN if either argument is NaN.
+// Returns the maximum, or NaN if either is NaN.
 __device__ inline float max_nan(float a, float b) {
     float out;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));

@@ -24,8 +24,7 @@ __device__ inline void mma_f16(float* c, const uint32_t (&a)[4], uint32_t b0, ui
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Loads four 8x8 matrices of 16-bit values. Lanes 8i to 8i + 7 pass the addresses of the rows of matrix i, 16
-// bytes each.
+// Loads four 8x8 matrices of 16-bit values. Lanes 8i to 8i + 7 pass the 16-byte-row addresses of matrix i.
 __device__ inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -39,8 +38,8 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t at) {
                  : "memory");
 }
 
-// Computes c += a * B for B [16,16] bf16, row-major in shared memory; c[0] has columns 0 to 7, c[1] 8 to 15.
-// `at` is the address of row lane % 16, column 8 * (lane / 16).
+// c += a * B for B [16,16] bf16, row-major in shared memory; c[0] has columns 0 to 7, c[1] 8 to 15. `at` is
+// the address of row lane % 16, column 8 * (lane / 16).
 __device__ inline void mma_bf16_rows(float (&c)[2][4], const uint32_t (&a)[4], uint32_t at) {
     uint32_t b[4];
     ldmatrix_x4_trans(b, at);
@@ -48,13 +47,13 @@ __device__ inline void mma_bf16_rows(float (&c)[2][4], const uint32_t (&a)[4], u
     mma_bf16(c[1], a, b[2], b[3]);
 }
 
-// Rounds two values to a pair of bf16; `low` is the low half.
+// Rounds two values to bf16; `low` is the low half.
 __device__ inline uint32_t pack_bf16(float low, float high) {
     uint32_t out;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
     return out;
 }
-// Rounds two values to a pair of f16; `low` is the low half.
+// Rounds two values to f16; `low` is the low half.
 __device__ inline uint32_t pack_f16(float low, float high) {
     uint32_t out;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));

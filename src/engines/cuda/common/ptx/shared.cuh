@@ -6,8 +6,8 @@
 
 namespace smla::cuda {
 
-// Hides a value from the optimizer. The value stays in a register instead of being recomputed at each use,
-// and expressions derived from the value are recomputed at each use instead of being kept across a loop.
+// Hides a value from the optimizer: the value stays in a register instead of being recomputed at each use,
+// and expressions derived from the value are recomputed at each use instead of kept across a loop.
 __device__ inline uint32_t keep(uint32_t value) {
     asm volatile("" : "+r"(value));
     return value;
@@ -60,7 +60,7 @@ __device__ inline void store_shared(uint32_t at, const uint4& value) {
                  "r"(value.z), "r"(value.w)
                  : "memory");
 }
-// Stores the value if `condition`, without a branch.
+// Stores without a branch.
 __device__ inline void store_shared_if(bool condition, uint32_t at, uint32_t value) {
     asm volatile("{.reg .pred here;\n setp.ne.u32 here, %0, 0;\n @here st.shared.u32 [%1], %2;}" ::"r"(
                      uint32_t(condition)),

@@ -1,7 +1,7 @@
 // wgmma of sm_90a: products of a warpgroup (4 warps), f32 accumulators in registers, operands in shared
 // memory.
 //
-// A tile is 64 rows of 128 bytes with 128-byte swizzle: 16-byte chunk c of row r is at r * 128 + ((c ^ (r &
+// A tile is 64 rows of 128 bytes with 128-byte swizzle; 16-byte chunk c of row r is at r * 128 + ((c ^ (r &
 // 7)) << 4). Tiles begin at multiples of 1024 bytes. A descriptor names a tile (PTX ISA, "matrix
 // descriptor"): address, leading and stride byte offsets in units of 16 bytes, swizzle mode.
 //
@@ -22,11 +22,10 @@ __device__ inline uint64_t descriptor(uint32_t at, uint32_t leading_bytes, uint3
     return uint64_t((at & 0x3ffff) >> 4) | uint64_t(leading_bytes >> 4) << 16 |
            uint64_t(stride_bytes >> 4) << 32 | kSwizzle128;
 }
-// Descriptor of a tile whose rows run along k. Add 32 bytes for the next 16 of k, kTileBytes for the next
-// tile.
+// Tile whose 128-byte rows run along k. The next 16 of k are at + 32 bytes, the next tile at + kTileBytes.
 __device__ inline uint64_t k_major(uint32_t at) { return descriptor(at, 16, 1024); }
-// Descriptor of tiles whose rows are k and whose columns are n ("transposed" B). The next 64 of n are at +
-// kTileBytes, the next 8 rows at + 1024 bytes, the next 16 of k at + 2048 bytes.
+// Tiles whose rows are k and whose columns are n ("transposed" B). The next 64 of n are at + kTileBytes, the
+// next 8 rows at + 1024 bytes, the next 16 of k at + 2048 bytes.
 __device__ inline uint64_t n_major(uint32_t at) { return descriptor(at, kTileBytes, 1024); }
 // Returns the descriptor of the data `bytes` further on.
 __device__ inline uint64_t advanced(uint64_t descriptor, uint32_t bytes) { return descriptor + (bytes >> 4); }
@@ -39,7 +38,7 @@ template <int Pending>
 __device__ inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
-// Makes writes of threads to shared memory visible to wgmma and bulk copies.
+// Makes threads' writes to shared memory visible to wgmma and bulk copies.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Stores four 8x8 matrices of 16-bit values. Lanes 8i to 8i + 7 pass the addresses of the rows of matrix i.

@@ -13,9 +13,9 @@ using Args = smla_project_args;
 
 constexpr int kPiece = 8;  // bf16 values in 16 bytes
 
-// Limits between faster kernels, measured on an H200 (docs/kernels/log/cuda_stages.md).
-constexpr int64_t kFewTokens = 16, kMoreTokens = 64;  // tokens up to which the bytes of w are the limit
-constexpr int64_t kLongSum = 2048;  // for longer sums, the kernels around cuBLASLt take little time
+// Limits between the faster kernels, measured on an H200 (docs/kernels/log/cuda_stages.md).
+constexpr int64_t kFewTokens = 16, kMoreTokens = 64;  // up to these, the bytes of w are the limit
+constexpr int64_t kLongSum = 2048;                    // above, the kernels around cuBLASLt take little time
 
 bool has_enough_tiles(const Args& args) { return enough_tiles(args.w.shape[0], args.w.shape[1]); }
 bool is_for_few(const Args& args) {

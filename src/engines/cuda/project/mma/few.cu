@@ -3,19 +3,19 @@
 // Maths     x is the exact sum of three bf16 (project/split.h); each is multiplied by w, the smallest first.
 //           Sums are f32.
 // Tile      A warp computes 16 kM outputs n, 8 or 16 tokens, over every splits-th pair of steps of 32 k.
-// Operands  w is the first, x the second. Both are loaded directly into registers: any n and k may share a
-//           fragment as long as w, x and out agree. Lane 4 r + c has
-//             k of a step   8 c to 8 c + 7, four of them in each of two products
-//             n             2 kM neighbors starting at 2 kM r: rows r and r + 8 of kM fragments
-//           If w is dense along k, 16 bytes are 8 k of one n. Along n they are 8 n of one k, paired by PRMT.
-// Pipeline  One step of w and x is loaded while the previous step is multiplied; two more pairs are
-//           prefetched into L2.
+// Operands  w is the first, x the second. Both are loaded directly to registers: any n and k may share a
+//           fragment if w, x and out agree. In lane 4 r + c, a step has k from 8 c to 8 c + 7, four of them
+//           in each of two products, and n has 2 kM neighbors starting at 2 kM r: rows r and r + 8 of kM
+//           fragments. If w is dense along k, 16 bytes are 8 k of one n; along n, they are 8 n of one k,
+//           paired by PRMT.
+// Pipeline  One step of w and x is loaded while the previous one is multiplied; two more pairs are
+//           prefetched.
 // Shared    Sums of half of the warps that share outputs, which are added in a tree.
 // Registers 252 in blocks of four or eight warps: 64 for w; with 16 tokens 32 for x, 32 for sums, 24 for
 // parts.
 // Limit     The bytes of w: 2.3 to 2.7 of 4.2 TB/s with long sums, half as much if a warp has four steps.
-// Why       cuBLASLt requires equal dtypes of both operands, so one kernel before it must split x and one
-//           after it must add the f32 results of three parts (docs/kernels/log/cuda_stages.md).
+// Why       cuBLASLt requires equal dtypes: a kernel before it splits x, and one after it adds the f32
+//           results of three parts (docs/kernels/log/cuda_stages.md).
 // The order of a sum depends only on the shape of w, but differs from other kernels, so batch-invariant calls
 // are not supported.
 #include "engines/cuda/common/launch.cuh"
@@ -33,10 +33,10 @@ namespace {
 constexpr int kMostWarps = 8;     // per block
 constexpr int kStep = 32;         // k of all lanes, a piece each
 constexpr int kPair = 2 * kStep;  // k of two steps: 128-byte lines of w
-constexpr int kAhead = 2;         // pairs of steps that are prefetched into L2
+constexpr int kAhead = 2;         // pairs of steps that are prefetched
 constexpr int kLeastPairs = 2;    // minimum for a warp that shares a sum
-// Sums are split up to this number of warps: 16 per multiprocessor of an H100. It does not depend on the
-// actual GPU, because bits depend on it.
+// Sums are split up to this number of warps: 16 per multiprocessor of an H100. The number is constant,
+// because bits depend on it.
 constexpr int64_t kWantedWarps = 16 * 132;
 
 struct Grid {
@@ -44,13 +44,13 @@ struct Grid {
     int tiles, token_tiles;  // blocks per group and token tile; token tiles
 };
 
-// A warp's part of the product: kM tiles of 16 outputs and kN tiles of eight tokens.
+// A warp's product: kM tiles of 16 outputs and kN tiles of eight tokens.
 template <int kM, int kN>
 struct Tile {
     int64_t group;
     int warp_n, first_n;  // first output of the warp; first of the lane's 2 kM outputs
     int first_token, split;
-    bool exists;  // the lane has outputs that no other lane has
+    bool exists;  // some of the lane's outputs belong to no other lane
     __device__ Tile(const MmaProduct& p, const Grid& grid) {
         const int warp = int(threadIdx.x / 32), row = int(threadIdx.x % 32 / 4);
         const unsigned block = blockIdx.x / unsigned(grid.token_tiles);
@@ -66,7 +66,7 @@ struct Tile {
     }
 };
 
-// Prefetches a pair of steps starting at k0 into L2, 128 bytes per lane.
+// Prefetches a pair of steps starting at k0, 128 bytes per lane.
 template <bool kAlongK, int kM, int kN>
 __device__ void prefetch_weights(const MmaProduct& p, const Tile<kM, kN>& tile, int k0) {
     const int lane = int(threadIdx.x % 32);
@@ -95,7 +95,7 @@ struct Weights {
     static_assert(kAlongK || kM == 4, "along n 16 bytes are 8 outputs");
     uint4 raw[2 * kM];
 
-    // Returns the address of a piece; `lane` is the lane's address at k = 0.
+    // Returns the address of a piece; `lane` is the lane's first.
     __device__ static const uint16_t* piece(const MmaProduct& p, const uint16_t* lane, int k, int i) {
         return kAlongK ? lane + i * p.w_step + k : lane + (k + i) * p.w_step;
     }
@@ -135,7 +135,7 @@ struct Activations {
     }
 };
 
-// Multiplies a step. A product needs the previous sums after about 30 cycles, so the kM x kN tiles alternate.
+// A product needs the previous sums after about 30 cycles, so the kM x kN tiles alternate.
 template <bool kAlongK, int kM, int kN>
 __device__ void multiply(const Weights<kAlongK, kM>& w, Activations<kN>& x, float (&sums)[kM][kN][4]) {
     uint32_t parts[kN][kParts][kPiece / 2];
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(32 * kMostWarps)
     if (!order.start()) return;
     const float* x[kN];
 #pragma unroll
-    for (int u = 0; u < kN; ++u)  // tokens past the end repeat the last; their sums are not stored
+    for (int u = 0; u < kN; ++u)  // tokens past the end repeat the last; those sums are not stored
         x[u] = p.x + min(tile.first_token + 8 * u + row, p.tokens - 1) * p.x_token + tile.group * p.x_group;
     for (int i = 0; i < kAhead; ++i) prefetch_activations(p, tile, first + i * apart);
     Weights<kAlongK, kM> weights[2];

@@ -1,15 +1,14 @@
 // project of f32 activations and bf16 weights by mma.sync, more tokens: out[t,g,n] = sum_k x[t,g,k] w[g,n,k].
 //
-// Maths     x is the exact sum of three bf16 (project/split.h); each is multiplied by w, the smallest first.
-//           Sums are f32.
+// Maths     As in few.cu: x is the exact sum of three bf16, the smallest multiplied first. Sums are f32.
 // Tile      A block computes 128 outputs n x 64 tokens, a warp 64 x 32 of them, 64 k at a time.
-// Shared    Three stages of w, copied by cp.async | two of x in parts | finally the results, as f32. The
-//           total of 96 KB fits in every GPU since sm_80, and an H100 runs two blocks.
-// Pipeline  w is loaded two stages ahead. x is loaded to registers one stage ahead and split into parts
-//           during products of the other block. At one barrier per stage, w and parts are stored and the
+// Shared    Three stages of w, copied by cp.async | two of x in parts | finally the results, as f32. 96 KB in
+//           total: every GPU since sm_80 has as much, and an H100 runs two blocks.
+// Pipeline  w is loaded two stages ahead. x is loaded to registers a stage ahead and split into parts during
+//           the other block's products. After the one barrier per stage, w and parts are stored and the
 //           previous stage is free.
-// Limit     Products, three per value of x: a stage of a block needs 1229 cycles at mma.sync's rate on Hopper
-//           and 960 cycles of shared memory, and takes about 2000.
+// Limit     Products, three for each: a stage of a block takes 1229 cycles at mma.sync's rate on Hopper, 960
+//           of shared memory, and about 2000 in practice.
 // Why       x is split once for 128 outputs, and no f32 results of parts are written, unlike with cuBLASLt.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/bulk.cuh"
@@ -29,7 +28,7 @@ constexpr int kStages = 3;
 constexpr int kWarpOuter = 64, kWarpTokens = 32;
 constexpr int kM = kWarpOuter / 16, kN = kWarpTokens / 8;
 static_assert(kOuter / kWarpOuter * (kTokens / kWarpTokens) == kWarps);
-constexpr int kResultPitch = kOuter + 4;  // in floats; avoids bank conflicts of stores
+constexpr int kResultPitch = kOuter + 4;  // floats per row; avoids bank conflicts of stores
 
 struct Smem {
     alignas(128) uint16_t w[kStages][kOuter * kDepth];  // [n][k], or [k][n] if w is dense along n
@@ -37,7 +36,7 @@ struct Smem {
 };
 static_assert(sizeof(Smem) <= 99 * 1024 && sizeof(Smem) >= sizeof(float) * kTokens * kResultPitch);
 
-// Returns the offset of a 16-byte piece, permuted within its row so that ldmatrix has no bank conflicts.
+// Returns the offset of a 16-byte piece, permuted within its row to avoid bank conflicts of ldmatrix.
 __device__ inline uint32_t piece_at(int row, int piece, int pieces) {
     return uint32_t((row * pieces + (piece ^ (row & 7))) * 16);
 }
@@ -99,7 +98,7 @@ class Activations {
 public:
     __device__ Activations(const MmaProduct& p, const Block& block) : inner_(p.inner) {
 #pragma unroll
-        for (int i = 0; i < kEach; ++i)  // tokens past the end repeat the last; their sums are not stored
+        for (int i = 0; i < kEach; ++i)  // tokens past the end repeat the last; those sums are not stored
             x_[i] = p.x + min(block.first_token + token(i), p.tokens - 1) * p.x_token +
                     block.group * p.x_group + kPiece * piece();
     }
@@ -156,7 +155,6 @@ __device__ void load_weights(uint32_t w, int n, int k, uint32_t (&a)[4]) {
     }
 }
 
-// Multiplies a stage.
 template <bool kAlongK>
 __device__ void multiply(uint32_t w, uint32_t x, float (&sums)[kM][kN][4]) {
     const int lane = int(threadIdx.x % 32);
@@ -236,7 +234,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         stage = stage + 1 == kStages ? 0 : stage + 1;
         ahead = ahead + 1 == kStages ? 0 : ahead + 1;
     }
-    cp_async_wait_all();  // trailing copies of zeros, before results overwrite the stages
+    cp_async_wait_all();  // zeros, before results overwrite the stages
     store(p, block, reinterpret_cast<float*>(shared), sums);
 }
 

@@ -46,7 +46,7 @@ __device__ inline void split(float (&values)[kPiece], uint32_t (&parts)[kParts][
     for (int i = 0; i < kPiece / 2; ++i) parts[0][i] |= special[i];
 }
 
-// Stores neighboring outputs at once, at a multiple of their total size.
+// Stores kRun neighboring outputs, aligned to their total size.
 template <int kRun>
 __device__ void store_run(const Tensor& out, int64_t at, const float (&values)[kRun]) {
     if (out.dtype == SMLA_F32) {

@@ -34,8 +34,8 @@ constexpr float kReluFactor = P == Products::bf16 ? 1.f : 0.5f;
 constexpr int kConsumers = kGroups * 128;   // threads of a block that multiply
 constexpr int kThreads = kConsumers + 128;  // plus the copying warpgroup
 constexpr int kConsumerRegisters = 112, kProducerRegisters = 32;
-constexpr int kKeys = 64;                        // in the tile of a warpgroup
-constexpr int kMostHeads = 64, kWideHeads = 32;  // from kWideHeads heads, a step may have 128 columns
+constexpr int kKeys = 64;                        // per tile of a warpgroup
+constexpr int kMostHeads = 64, kWideHeads = 32;  // kWideHeads or more allow steps of 128 columns
 constexpr int kMostColumns = 128, kMostSteps = 8, kMostRows = 64;
 
 // Divides i < 2^64 / n by n with a product, because with one token two divisions take as long as the window.

@@ -2,20 +2,19 @@
 // index_mxfp4_68 keys, 32 or 64 heads.
 //
 // Maths      logit[key] = scale * sum_h w_h relu(q_h . k): wgmma with keys as rows and (query row, head)
-//            pairs as columns, f32 accumulators. Precision rounded multiplies e4m3, exact multiplies f16, and
-//            both precisions of mxfp4 multiply bf16. Relu, weights and the sum over a thread's heads are in
-//            registers; 3 shuffles per 4 logits finish the sum.
+//            pairs as columns, f32 accumulators. Precision rounded multiplies e4m3, exact multiplies f16,
+//            mxfp4 always multiplies bf16. Relu, weights and the sum over a thread's heads are in registers;
+//            3 shuffles per 4 logits finish the sum.
 // Tile       64 keys per warpgroup x steps of 64 or 128 columns.
-// Roles      4 warpgroups multiply a tile each; each warp of a fifth warpgroup copies for one of them.
-// Shared     2 or 4 stages of raw keys per warpgroup | weights | requests | windows | queries, 8 KB per 64
-//            columns (f16: 16 KB), in tiles of wgmma.
-// Barriers   Full and empty mbarriers per stage (keys.cuh). All threads wait until the windows are stored;
-//            threads that multiply wait until the queries are stored.
+// Roles      4 warpgroups multiply a tile each; the 4 warps of a fifth copy, each for one of them.
+// Shared     Per warpgroup 2 or 4 stages of raw keys | weights | requests | windows | queries, 8 KB per 64
+//            columns (f16: 16), in tiles of wgmma.
+// Barriers   Full and empty mbarriers per stage (keys.cuh). All threads wait for the windows, and threads
+//            that multiply for the queries.
 // Registers  96 per thread at launch, then 112 for threads that multiply and 32 for threads that copy.
 // Why        Keys as a register operand need half the shared-memory traffic of two shared operands and no
-//            swizzle, so bulk copies load pages unchanged, once for up to 16 rows of 64 heads. wgmma and
-//            other instructions do not overlap under any roles, so the number of instructions per product
-//            matters.
+//            swizzle, so bulk copies load pages unchanged, once for up to 16 rows of 64 heads. wgmma never
+//            overlaps with other instructions, so the number of instructions per product matters.
 // Results    docs/kernels/cuda_score.md.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/score/sm90/kernel.cuh"

@@ -7,8 +7,8 @@
 
 namespace smla::cuda::sm90 {
 
-// Multiplies a tile by the queries of a step. `queries` is the low word of their descriptor; the high word is
-// the same for all tiles, and a constant needs no registers.
+// Multiplies a tile by a step's queries. `queries` is the low word of their descriptor; the high word is the
+// same for all tiles, and a constant needs no registers.
 template <class Shape>
 __device__ inline void multiply(float (&bank)[Shape::columns / 2], const KeyOperand<Shape::products>& keys,
                                 uint32_t queries) {
@@ -24,7 +24,7 @@ __device__ inline void multiply(float (&bank)[Shape::columns / 2], const KeyOper
     wgmma_commit();
 }
 
-// Sets sums[i] to the sum for key g + 8 i over this thread's heads of query row `Row` of a step.
+// Sets sums[i] to the sum for key g + 8 i over this thread's heads of query row `Row`.
 template <class Shape, int Row>
 __device__ inline void add_heads(const float (&bank)[Shape::columns / 2], const float4* weights,
                                  float (&sums)[2]) {
@@ -61,7 +61,7 @@ __device__ inline int64_t logit_at(const ScoreTask& task, int token, int column)
     return token * task.logits.stride + (column - task.window.begin);
 }
 
-// Stores the logits of a lane's key if some row may not see the key, or if the key may be masked.
+// Stores the logits of a lane's key if rows may not see the key, or if it may be masked.
 struct EdgeLogits {
     const ScoreTask& task;
     const Window* windows;
@@ -79,7 +79,7 @@ struct EdgeLogits {
         store_logit(task.logits, logit_at(task, token + row, column), hole ? -INFINITY : sum * factor);
     }
 };
-// Stores the logits of a key if all rows of all steps see all keys of the warp, and no key is masked.
+// Stores the logits of a key if all rows of all steps see all keys of the warp, none of them masked.
 template <class Stored>
 struct InsideLogits {
     const ScoreTask& task;
@@ -102,8 +102,7 @@ __device__ inline void store_step(const float (&bank)[Shape::columns / 2], const
     add_heads<Shape, Row>(bank, weights, sums[0]);
     constexpr int kTwo = Shape::rows == 1 ? 1 : 2;
     if constexpr (kTwo == 2) add_heads<Shape, Row + 1>(bank, weights, sums[1]);
-    const float sum = finish(
-        sums[0], sums[kTwo - 1]);  // lanes t and t + 2 store the same row's logits if the step has one row
+    const float sum = finish(sums[0], sums[kTwo - 1]);  // with one row, lanes t and t + 2 store the same
     out.template store<kTwo>(row + Row + (kTwo == 1 ? 0 : int(threadIdx.x % 4 / 2)), sum);
     if constexpr (kTwo == 2) {
         if constexpr (Row + 2 < Shape::rows) store_step<Shape, Row + 2>(bank, weights, out, row);
@@ -149,7 +148,7 @@ public:
           next_(threadIdx.x / 128),
           ahead_(int(next_)) {}
 
-    // Multiplies a run's tiles. The queries must be in shared memory.
+    // Requires the queries in shared memory.
     __device__ void multiply_tiles(const Run& run) {
         const bool whole = run.first % Shape::rows == 0 && run.last % Shape::rows == 0;
         Window& inside = shared_.inside[threadIdx.x / 32];
@@ -208,7 +207,7 @@ private:
     const int token_;             // first token of the block
     uint32_t next_;               // number of the tile in the block
     int first_step_, last_step_;  // steps of a run, known to be equal in all lanes
-    int ahead_;                   // next tile, relative to a run's first tile
+    int ahead_;                   // next tile, relative to a run's first
 };
 
 template <class Shape>

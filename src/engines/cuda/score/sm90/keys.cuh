@@ -3,9 +3,8 @@
 // A tile within one page is loaded by two bulk copies, of keys and of scales, or by one if the tile is the
 // page; any other tile is copied key by key. Tile n of a block is copied by warp n % kGroups of the producer
 // to stage n % stages, for warpgroup n % kGroups. Per stage, the copying warp and its bytes arrive at `full`,
-// and the four reading warps arrive at `empty`. Lane 4 g + t multiplies the 16-byte pieces t and t + 4 of
-// keys g and g + 8 of its warp. Any values may share a k-step as long as queries have the same order
-// (queries.cuh).
+// and the four reading warps at `empty`. Lane 4 g + t multiplies the 16-byte pieces t and t + 4 of keys g and
+// g + 8 of its warp. Any values may share a k-step if queries have the same order (queries.cuh).
 #pragma once
 
 #include "engines/cuda/common/ptx/barrier.cuh"
@@ -65,7 +64,7 @@ struct KeyOperand<Products::bf16> {
     }
 };
 
-// Returns x in a register. The compiler cannot recompute the result of a shuffle; otherwise it would
+// Returns x in a register. The compiler cannot recompute the result of a shuffle; it would otherwise
 // recompute x from the thread's number in every tile, which costs decoding 3 %. Called by whole warps.
 __device__ inline uint32_t kept(uint32_t x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
 
@@ -146,7 +145,7 @@ private:
     static_assert(1 << kShift == kKeys);
 
     __device__ static int lane() { return int(threadIdx.x % 32); }
-    // Returns the page of a block, negative if there is none.
+    // Returns a block's page, or < 0 if there is none.
     __device__ int page_of(uint32_t block) const {
         if (!places_.pages.blocks) return int(block);
         return block < places_.pages.count
@@ -217,7 +216,7 @@ private:
     const KeyStages<Shape> stages_;
     KeyPlaces& places_;
     uint32_t next_;  // number of the tile in the block
-    int ahead_;      // next tile, relative to a run's first tile
+    int ahead_;      // next tile, relative to a run's first
 };
 
 // Position of a thread's part of a tile.
@@ -234,12 +233,12 @@ struct KeyPart {
 template <class Shape>
 struct TakenKeys {
     KeyOperand<Shape::products> operand;
-    float factor;            // of the logits of the thread's key
-    bool hole, none_a_hole;  // whether the thread's key is masked; whether no key of the tile is
+    float factor;            // scale of the logits of the thread's key
+    bool hole, none_a_hole;  // key is masked; no key of the tile is masked
 };
 
 // Waits for the n-th tile and loads it. release_keys() must follow the first products of these keys: an
-// arrival does not wait for loads, so the next tile could overwrite this one while it is read.
+// arrival does not wait for loads, so the next tile could overwrite this one during the reads.
 template <class Shape>
 __device__ inline TakenKeys<Shape> take_keys(const KeyStages<Shape>& stages, const KeyPart<Shape>& part,
                                              uint32_t n) {

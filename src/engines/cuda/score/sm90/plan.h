@@ -22,9 +22,8 @@ struct ScorePlan {
     ScorePlan(Products products, const ScoreSizes& sizes) : products_(products) {
         while (heads < sizes.heads) heads *= 2;
         const int64_t wanted = std::min<int64_t>(sizes.rows_of_request, kMostRows);
-        // A single row waits for its keys with any width. 16-bit keys, or more than four rows in a step,
-        // leave no registers for wide products. Few heads use the kernels for many rows, to build fewer
-        // kernels.
+        // One row waits for its keys with any width. 16-bit keys, or more than four rows in a step, leave no
+        // registers for wide products. Few heads share the kernels of many rows, to limit their number.
         if (products == Products::e4m3 && wanted * heads > columns && heads >= kWideHeads) columns = 128;
         steps = int(std::clamp<int64_t>(ceil_div(wanted * heads, columns), 1, kMostSteps));
         // A tile of many steps takes longer than the copy of its keys. Stages of mxfp4 are small.
@@ -39,11 +38,10 @@ struct ScorePlan {
 private:
     size_t bytes(int count) const { return shared_bytes(products_, columns, stages, count); }
 
-    // Cost model, in units of half the products of 64 columns. Blocks run in waves. A start costs 20 units
-    // plus one per 64 columns, a tile costs at least the copy of its keys, and all windows are full. Because
-    // real windows are not, this returns the most splits within 1/48 of the least cost; two waves may cost
-    // 1/16 more, because the longest block determines the time of a single wave. Tuned on an H200
-    // (log/cuda_score.md).
+    // Cost model; the unit is half of the products of 64 columns. Blocks run in waves; a start costs 20 units
+    // plus one per 64 columns; a tile costs at least its copy; all windows are full. Because real windows are
+    // not, returns the most splits within 1/48 of the least cost, and two waves within 1/16, because the
+    // longest block determines the time of a single wave. Tuned on an H200 (log/cuda_score.md).
     int best_splits(int64_t all_columns, int64_t slots) const {
         constexpr int64_t kStart = 20, kMostRounds = 32;
         const int64_t tiles = std::max<int64_t>(1, ceil_div(all_columns, kKeys * kGroups));

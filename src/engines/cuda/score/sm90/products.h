@@ -1,12 +1,11 @@
-// Types that the score kernels for Hopper multiply, and the number of warpgroups that multiply.
+// Types that the score kernels for Hopper multiply, and the number of multiplying warpgroups.
 #pragma once
 
 #include "engines/cuda/score/run.h"
 
 namespace smla::cuda::sm90 {
 
-// Type of the products: e4m3 unchanged, or exactly converted to f16; e2m1 with its scales, exactly converted
-// to bf16.
+// Types of products: e4m3 unchanged, or exactly as f16; e2m1 with its scales, exactly as bf16.
 enum class Products { e4m3, f16, bf16 };
 
 inline Products products_of(const smla_score_args& args) {

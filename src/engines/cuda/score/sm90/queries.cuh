@@ -9,12 +9,11 @@
 
 namespace smla::cuda::sm90 {
 
-// Returns the address of a 16-byte chunk of a wgmma tile with 128-byte swizzle.
+// Returns a 16-byte chunk of a wgmma tile, 128-byte swizzle.
 __device__ inline uint32_t* tile_chunk(char* tile, int row, int chunk) {
     return reinterpret_cast<uint32_t*>(tile + row * 128 + ((chunk ^ (row & 7)) << 4));
 }
 
-// Returns the address of a query's codes.
 template <class Shape, class Task>
 __device__ inline const char* query_at(const Task& task, int64_t token, int head) {
     const int64_t value = element(task.q, token, head);
@@ -44,8 +43,8 @@ __device__ void place_piece(char* step, int column, int piece, const uint4& code
     }
 }
 
-// Prefetches queries and weights into L2 before the keys are requested: behind 100 KB of keys per
-// multiprocessor, queries take 8000 cycles to arrive.
+// Prefetches queries and weights before the keys are requested: behind 100 KB of keys per multiprocessor,
+// queries take 8000 cycles to arrive.
 template <class Shape>
 __device__ inline void prefetch_queries(const ScoreTask& task, int64_t token, int rows) {
     const auto* const w = static_cast<const float*>(task.w.data);
@@ -56,11 +55,11 @@ __device__ inline void prefetch_queries(const ScoreTask& task, int64_t token, in
     }
 }
 
-// Loads queries and weights, several pieces at a time, so that their loads overlap.
+// Loads queries and weights in batches, so that loads overlap.
 template <class Shape>
 __device__ void load_queries(const ScoreTask& task, typename Shape::Memory& shared, int64_t token, int rows,
                              int steps) {
-    // small batches, because every instruction adds to the time of a single token
+    // small batches, because instructions delay a single token
     constexpr int kPieces = Shape::code_bytes / 16, kBatch = Shape::stages == 4 ? 2 : 4;
     for (int i = int(threadIdx.x); i < steps * Shape::columns; i += kConsumers) {
         const int at = i % Shape::columns, step = i / Shape::columns;

@@ -1,7 +1,7 @@
 // wgmma with keys in registers: d [64,N] (+)= A [64,K] B [N,K]^T, both k-major, B in shared memory.
 //
 // A, lane l of warp w: a[0] and a[1] are rows 16w + l/4 and + 8 at bytes 4(l%4) to + 3 of k; a[2] and a[3]
-// are those rows 16 bytes further on. For the accumulator, see common/ptx/wgmma.cuh.
+// are these rows 16 bytes further on. For the accumulator, see common/ptx/wgmma.cuh.
 #pragma once
 
 #include "engines/cuda/common/ptx/wgmma.cuh"
@@ -19,8 +19,8 @@ namespace smla::cuda::sm90 {
     SMLA_NAMES32                                                                                             \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
     "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-// The accumulators are followed by four operands of keys, the queries and `accumulate`. flags: signs, and,
-// for 16-bit types, that queries are not transposed.
+// The accumulators are followed by four operands of keys, the queries and `accumulate`. `flags` are the signs
+// and, for 16-bit types, that queries are not transposed.
 #define SMLA_MULTIPLY(types, sums, keys, queries_at, accumulate_at, flags, ...)                \
     asm volatile("{.reg .pred sum;\n setp.ne.b32 sum, %" accumulate_at                         \
                  ", 0;\n"                                                                      \

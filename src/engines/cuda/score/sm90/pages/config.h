@@ -15,28 +15,28 @@ constexpr int kCopyWarps = 3;  // warps that copy keys; a single warp copies a t
 constexpr int kDraws = 4;      // ring of drawn pieces in shared memory
 
 // With few rows per request, each warpgroup multiplies a tile by all rows. With many, units have kGroups
-// times as many rows, and teams of warpgroups multiply a tile, each warpgroup with different rows.
+// times as many rows, and teams of warpgroups multiply a tile, each by different rows.
 template <int Heads, int Rows, Products P, bool Many = false>
 struct Shape {
     static constexpr bool many = Many;
     static constexpr int heads = Heads, rows = Rows, columns = Heads * Rows;  // per warpgroup
     static constexpr int unit_rows = many ? kGroups * rows : rows, unit_columns = Heads * unit_rows;
     static constexpr int most_tokens = many ? kMostTokensOfMany : kMostTokens;
-    // Whether windows and requests are in shared memory, because short units soon read them again.
+    // Whether shared memory has windows and requests; short units soon read them again.
     static constexpr bool keeps_tokens = !many;
     static constexpr Products products = P;
     static constexpr bool mxfp4 = P == Products::bf16;
     static constexpr bool converts =
         P != Products::e4m3;  // otherwise both operands are multiplied unconverted
-    // Whether blocks draw the last tiles (units.cuh). Memory bounds calls of few rows, and its speed differs
-    // between multiprocessors. mxfp4 is bound by conversions, and drawing would take 114 us instead of 109.
+    // Whether blocks draw the last tiles (units.cuh), because memory bounds calls of few rows and its speed
+    // differs between multiprocessors. Conversions bound mxfp4: drawing takes 114 us instead of 109.
     static constexpr bool draws = !many && !mxfp4;
     static constexpr int code_bytes = sm90::code_bytes(P);
     static constexpr int stages = many ? 6 : P == Products::f16 ? 12 : 16;
     static constexpr int stores = Rows > 2 ? Rows / 2 : 1;  // per thread and tile
 
-    // Cost of a unit's start: as much as a tile of all warpgroups; a unit's tile costs as many as its team.
-    // In a causal prompt the first block has most of the short units.
+    // Cost of a unit's start: as much as a tile of all warpgroups, whereas a tile costs one per warpgroup of
+    // its team. In a causal prompt the first block has most of the short units.
     static constexpr int start_cost = many ? kGroups : 0;
     // Returns log2 of the team size of a unit of `unit_rows` rows.
     static __device__ int team_log2(int unit_rows) {
@@ -67,7 +67,7 @@ struct Task {
     }
 };
 
-// Range of columns that any of some rows sees.
+// Columns that at least one of several rows sees.
 struct Seen {
     int begin, end;  // empty: INT32_MAX and 0
 

@@ -48,8 +48,8 @@ private:
         int column = (unit.tile + first) * kKeys + own_key();
         for (int i = first; i < count; i += kGroups, column += kGroups * kKeys) multiply_tile(column);
     }
-    // Teams process tiles round-robin. A stage is empty when all warpgroups have released it, so they also
-    // release the tiles that they skip.
+    // Teams process tiles round-robin. A stage is empty when all warpgroups have released it, so they release
+    // skipped tiles, too.
     __device__ void multiply_for_team(const Unit<Shape>& unit, uint32_t slot, int count) {
         const int team_log2 = __shfl_sync(~0u, unit.team_log2, 0), rows = __shfl_sync(~0u, unit.rows, 0);
         const int teams = kGroups >> team_log2, team = group_ >> team_log2;
@@ -96,8 +96,8 @@ private:
                   ((unit.token + row) * task_.logits.stride - task_.window.begin) * bytes;
     }
     // A k-step of 16 has 4 values of each of the lanes t of load_keys: values 0 and 1 of lane t at 2 t, 2 and
-    // 3 at 8 + 2 t. Its codes are one word of each of four chunks, 2 t or 2 t + 1. To avoid bank conflicts, a
-    // warp converts columns 0, 2, 4, 6 or 1, 3, 5, 7 of eight together, and half of its threads store the
+    // 3 at 8 + 2 t. The codes of a k-step are one word of each of four chunks, 2 t or 2 t + 1. To avoid bank
+    // conflicts, a warp converts columns 0, 2, 4, 6 or 1, 3, 5, 7 of eight, and half of its threads store the
     // second chunk first.
     __device__ void convert_queries(uint32_t slot) {
         char* const to = begin_queries();
@@ -120,7 +120,7 @@ private:
         }
         end_queries();
     }
-    // Converts as queries.cuh does. There are no padded heads.
+    // Converts like queries.cuh; no heads are padding.
     __device__ void convert_mxfp4_queries(const Unit<Shape>& unit) {
         char* const to = begin_queries();
         constexpr int kPieces = Shape::code_bytes / 16, kEach = Shape::columns * kPieces / 128;
@@ -169,17 +169,15 @@ private:
                     e4m3_to_f16(words[s], keys.a[4 * half + s][i], keys.a[4 * half + s][2 + i]);
             }
     }
-    // Loads the scale of the thread's key and whether it is masked. Returns the last loaded word, for
-    // release_stage().
+    // Loads the scale and mask of the thread's key. Returns the last loaded word, for release_stage().
     __device__ uint32_t read_key(float& scale, bool& hole) const {
         scale = Shape::mxfp4 ? 1.f : load_shared_f32(stage_ + own_scale_);
         const uint32_t end = load_shared(stage_ + offsetof(Stage, scales_end));
         hole = own_scale_ >= end;
         return end;
     }
-    // An arrival does not wait for loads. Without the comparison with `loaded`, the last loaded word, which
-    // is never 0, the next tile could arrive before the loads are served. Loads of a warp are served in
-    // order.
+    // An arrival does not wait for loads. Without the comparison with the last loaded word, which is never 0,
+    // the next tile could overwrite this one during the loads. Loads of a warp are served in order.
     __device__ void release_stage(uint32_t loaded = 1) {
         __syncwarp();
         if (only_first_lane_ < loaded) mbarrier_arrive(stage_ + offsetof(Stage, empty));
@@ -277,7 +275,7 @@ private:
     int left_ = Shape::stages / kStep;  // stages until the ring wraps
     uint32_t queries_;                  // low word of the queries' descriptor
     float weights_[Shape::columns / 4];
-    Window window_;       // of the first row that the thread stores
+    Window window_;       // window of the first row that the thread stores
     uint32_t first_row_;  // address of that row's window
     char* logits_;        // column 0 of that row
 };

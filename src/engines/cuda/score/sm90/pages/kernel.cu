@@ -1,25 +1,24 @@
-// score on Hopper over whole pages: 128 channels, pages of 64, 128, ... tokens or a single page of any size.
-// Supports e4m3 queries of 20 to 64 heads with index_fp8_132 keys, and e2m1 queries of 32 or 64 heads with
-// index_mxfp4_68 keys. A request has one or two rows (decoding) or, in precision rounded, many (prompts).
+// score on Hopper over whole pages: 128 channels, pages of 64, 128, ... tokens or a single page of any size;
+// e4m3 queries of 20 to 64 heads with index_fp8_132 keys, or e2m1 queries of 32 or 64 heads with
+// index_mxfp4_68
+// keys. A request has one or two rows (decoding) or, in precision rounded, many (prompts).
 //
-// Maths      As in ../kernel.cu. Precision rounded multiplies e4m3; exact multiplies f16; mxfp4 multiplies
-//            bf16.
-// Tile       Per warpgroup, 64 keys x (1, 2 or 4 rows) x (32 or 64 heads): one step of 64 or 128 columns.
+// Maths      As in ../kernel.cu.
+// Tile       Per warpgroup 64 keys x (1, 2 or 4 rows) x (32 or 64 heads): one step of 64 or 128 columns.
 // Blocks     One per multiprocessor. Each finds all tiles of the call from the windows and processes an equal
 //            share (units.cuh), so that the start of a request overlaps the keys of the previous one. In long
 //            calls, blocks that have finished their share draw the last tiles.
-// Roles      4 warpgroups multiply a tile each; with many rows, teams of 2 or 4 share a tile, each with
-//            different rows (consumer.cuh). In the fifth, 3 warps copy every third tile of keys each, and one
-//            warp copies queries and weights and announces the next unit (producer.cuh).
+// Roles      4 warpgroups multiply a tile each; with many rows, teams of 2 or 4 share a tile, each warpgroup
+//            with different rows (consumer.cuh). In the fifth, 3 warps copy every third tile of keys each,
+//            and one copies queries and weights and announces the next unit (producer.cuh).
 // Shared     16 stages of keys (f16: 12, many rows: 6) | 2 slots of queries and weights | windows (config.h).
-// Barriers   Full and empty mbarriers per stage (arrivals: one thread and its bytes; 4 warps, with many rows
-//            16) and per slot (a warp and its bytes; 16 warps). One thread arrives at `drawn_full`, and the
-//            warps that copy keys wait there. All threads wait twice: for the costs per warp and for all
-//            costs.
-// Registers  96 per thread at launch, then 112 for threads that multiply and 32 for threads that copy.
-// Why        Weights of the rows stay in registers, which leaves none for keys, so both operands are in
-//            shared memory; boxes of a tensor map arrive swizzled. 16-bit operands leave room for keys. A
-//            single warp copied a tile of keys in 480 cycles, which bounded two rows.
+// Barriers   Full and empty mbarriers per stage (one thread and its bytes; 4 warps, with many rows 16) and
+//            per slot (a warp and its bytes; 16 warps). One thread arrives at `drawn_full`; warps that copy
+//            keys wait. All threads wait twice: for the costs per warp and for all costs.
+// Registers  As in ../kernel.cu.
+// Why        Weights of the rows stay in registers, which leaves none for keys, so both operands are shared,
+//            and boxes of a tensor map are swizzled. 16-bit operands leave room for keys. A single warp would
+//            copy a tile of keys in 480 cycles, which would bound two rows.
 // Results    docs/kernels/cuda_score.md.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/score/sm90/pages/consumer.cuh"

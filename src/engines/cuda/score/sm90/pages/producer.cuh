@@ -43,16 +43,16 @@ __device__ Share draw_piece(const Task& task, Shared<Shape>& shared, const Divis
     }
     return division.piece(__shfl_sync(~0u, number, 0));
 }
-// Returns a drawn piece to a warp that copies keys. The warp is never kDraws pieces behind: it copies tiles
-// of each piece but the last, and a draw waits until the unit before the previous one is done.
+// Returns a drawn piece to a warp that copies keys, which is never kDraws pieces behind: it copies tiles of
+// each piece but the last, and a draw waits until the unit before the previous one is done.
 template <class Shape>
 __device__ Share drawn_piece(Shared<Shape>& shared, const Division& division, uint32_t count) {
     mbarrier_wait(shared_address(&shared.drawn_full[count % kDraws]), count / kDraws & 1);
     return division.piece(__shfl_sync(~0u, shared.drawn[count % kDraws], 0));
 }
 
-// The warp that copies queries and weights, and announces the next unit to the warps that multiply. A unit
-// without tiles marks the end.
+// The warp that copies queries and weights, and announces each unit to the multiplying warps. A unit without
+// tiles marks the end.
 template <class Shape>
 __device__ void announce_units(const Task& task, Shared<Shape>& shared, const Division& division) {
     Units<Shape> units(task, shared, division.share());
@@ -158,8 +158,8 @@ private:
                      "l"(table.data), "l"(table.shape[1]), "l"(table.stride_elems[0]),
                      "l"(table.stride_elems[1]));
     }
-    // Prefetches the block's first tiles, assuming that all tokens have equally many. Otherwise another block
-    // copies these tiles later.
+    // Prefetches the block's first tiles, assuming equally many tiles per token. Otherwise another block
+    // copies them later.
     __device__ static void prefetch_tiles(const Task& task, int warp) {
         const float at = float(task.tokens) * float(blockIdx.x) / float(gridDim.x);
         const Row row(task, int(at));
@@ -241,7 +241,7 @@ private:
     uint32_t blocks_;  // per request
     const int32_t* table_;
     int64_t request_stride_, block_stride_;
-    const uint64_t policy_;  // for keys of few rows; keys of many rows are read again
+    const uint64_t policy_;  // policy for keys of few rows; keys of many rows are read again
 };
 
 }  // namespace smla::cuda::sm90::pages

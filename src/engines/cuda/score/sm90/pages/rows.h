@@ -5,13 +5,13 @@
 
 namespace smla::cuda::sm90::pages {
 
-// Maximum of tokens per launch, with few rows per request and with many.
+// Maximum number of tokens per launch, with few and with many rows per request.
 constexpr int kMostTokens = 2048, kMostTokensOfMany = 8192;
 
 struct Rows {
     Products products;
     int heads, rows, of_unit;  // heads and rows per warpgroup, padded; maximum of rows per unit
-    int group;                 // tokens whose rows may form a unit: a request's tokens if they fit
+    int group;                 // tokens whose rows may be a unit: a request's tokens if they fit
     bool many;                 // a request has more rows than a warpgroup processes
     bool fit;                  // a kernel supports this number of rows
 

@@ -18,8 +18,7 @@ struct Row {
     }
 };
 
-// Returns the costs of the units of whole groups, a token per lane, summed up to the lane's unit. Called by a
-// warp.
+// Returns the costs of units of whole groups up to the lane's unit, a token per lane. Called by a warp.
 template <class Shape>
 __device__ int add_units(const Row& row, int group, int tokens) {
     const int lane = int(threadIdx.x % 32), before = __shfl_up_sync(~0u, row.request, 1);
@@ -46,15 +45,15 @@ __device__ int add_units(const Row& row, int group, int tokens) {
 struct TokensOfWarp {
     int warp, first, last;
 
-    // The warp's number is the same in all lanes; the shuffle tells the compiler that lanes do not diverge.
+    // The shuffle shows the compiler that the warp's number is the same in all lanes.
     __device__ explicit TokensOfWarp(const Task& task) : warp(__shfl_sync(~0u, int(threadIdx.x / 32), 0)) {
         const int all = kConsumers / 32 * task.chunk, each = (task.tokens + all - 1) / all * task.chunk;
         first = warp * each, last = min(first + each, task.tokens);
     }
 };
 
-// Sums the costs of each warp's tokens. All threads of the block synchronize, then join_costs turns the sums
-// into sums over all tokens, and all synchronize again.
+// Sums the costs of each warp's tokens. All threads of the block wait, then join_costs turns them into sums
+// over all tokens, and all wait again.
 template <class Shape>
 __device__ void add_costs(const Task& task, Shared<Shape>& shared) {
     const int lane = int(threadIdx.x % 32);
@@ -120,7 +119,7 @@ private:
 };
 
 // Iterates over the units of a block: consecutive rows of one request, with those of their tiles that belong
-// to the block. Called by whole warps; each lane reads one row of a unit.
+// to the block. Called by whole warps; a lane reads one row of a unit.
 template <class Shape>
 class Units {
 public:
@@ -135,7 +134,7 @@ public:
 
     int token = 0, rows = 0, request = -1, team_log2 = 0;
     int tile = 0, count = 0, done = 0;  // done: tiles of the block before this unit
-    Window window;                      // of the lane's row; empty if there is none
+    Window window;                      // window of the lane's row, empty without a row
 
     // Finds the next unit; returns false if there is none.
     __device__ bool next() {
@@ -173,7 +172,7 @@ private:
     __device__ int tiles_before(int cost) const {
         return (max(cost - Shape::start_cost, 0) + (1 << team_log2) - 1) >> team_log2;
     }
-    // Returns the first token of that 1/32 of all tokens in which the block's share begins.
+    // Returns the first token of the 1/32 of all tokens in which the block's share begins.
     __device__ int first_token() const {
         const int step = (task_.tokens + 31) / 32, last = min((lane() + 1) * step, task_.tokens) - 1;
         return __popc(__ballot_sync(~0u, shared_.ends[last] <= share_.begin)) * step;
