@@ -12,7 +12,7 @@ namespace smla {
 constexpr int64_t kMaxRowWidth = 1024;  // widest row, in values, that a generic kernel keeps in shared memory
 
 // Returns an error text if a tensor is f64, which only CPU engines support. Frequencies are always f64. A
-// sink may be f64 in any call; kernels read it as f32.
+// sink may be f64; kernels read it as f32.
 template <class Args>
 std::string refuse_f64(const Args& args) {
     bool found = false;

@@ -46,7 +46,6 @@ struct Event {
     cudaEvent_t event = nullptr;
 };
 
-// A CUDA graph ready to launch.
 class GraphRecording final : public Recording {
 public:
     GraphRecording(Device& device, cudaGraphExec_t graph) : device_(device), graph_(graph) {}

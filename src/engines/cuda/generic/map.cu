@@ -42,7 +42,6 @@ __device__ int2 over_block(int count, int length) {
             __reduce_max_sync(~0u, reads ? lengths[threadIdx.x] : 0)};
 }
 
-// Writes a token's count and length from the results of the block's threads.
 __device__ void put_totals(const MapParams& p, int64_t token, int found, int length) {
     if (!present(p.counts) && !present(p.lengths)) return;
     const int2 all = over_block(found, length);

@@ -37,7 +37,7 @@ struct SelectIds {
     SelectOutput output;
     Windows windows;
     char* scratch;
-    int64_t slots, tokens;  // slots per block, a power of two; tokens of the call
+    int64_t slots, tokens;  // slots: per block, a power of two
 };
 
 // Winners in scratch, ordered by ascending id, descending score, ascending column.

@@ -27,7 +27,6 @@ constexpr int kWarps = 4, kThreads = 32 * kWarps;  // loading warps and threads
 constexpr int kBatch = 4;                          // values of a thread in flight, from global memory
 constexpr int kAhead = 16;                         // values of a lane in flight, from shared memory
 
-// Changes of a row before it is encoded.
 struct RowChange {
     Tensor weight, bias, values;
     RowRotation rotation;

@@ -19,7 +19,6 @@ void each_pass(const Args& args, const LtRoute& route, Use use) {
         use(first, std::min(route.pass_tokens, tokens - first));
 }
 
-// The products of a call's passes over tokens, in order.
 using Products = std::vector<std::shared_ptr<const LtProduct>>;
 
 // Returns a product, made on first use in the process. Returns null if it would have to be made in a capture.

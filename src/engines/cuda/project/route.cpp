@@ -11,8 +11,7 @@ namespace {
 using Args = smla_project_args;
 
 constexpr size_t kConvertedBytes = size_t(128) << 20;  // limit per pass of converted x and parts of sums
-constexpr size_t kLeastScratch = size_t(1) << 20, kMostScratch = size_t(32)
-                                                                 << 20;  // limits of the library's scratch
+constexpr size_t kLeastScratch = size_t(1) << 20, kMostScratch = size_t(32) << 20;  // for the library
 constexpr int64_t kSplits = 8;  // parts of a sum over K whose f32 results the library may keep in its scratch
 
 size_t aligned(int64_t bytes) { return round_up(size_t(bytes), kLtAlignment); }

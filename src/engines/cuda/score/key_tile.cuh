@@ -88,7 +88,6 @@ struct QueryOrder {
     static __device__ int t(int d8) { return d8 / eights % 4; }
 };
 
-// The cache of keys, as a kernel parameter.
 struct KeySource {
     KeyColumns place;
     const char* data;

@@ -163,8 +163,8 @@ struct TileLogits {
 };
 
 // Sums of a query row over its heads, 16 at a time. relu(x) = (x + |x|) / 2 avoids the low-rate FMNMX and
-// keeps NaN; the weights contain the 1/2. This form turns -inf into NaN, and infinite keys times padded heads
-// are NaN, too; such a row is computed again with Careful.
+// keeps NaN; the weights contain the 1/2. -inf and infinite keys times padded heads become NaN; such rows are
+// computed again with Careful.
 class RowSums {
 public:
     __device__ RowSums(const float* weights, int heads)
@@ -409,7 +409,7 @@ void run_score_tile(const smla_score_args& args, const ScorePart& part, const En
     const TilePlan plan(args, part.end - part.begin, env);
     const CacheView keys(args.keys);
     const smla_format format = args.keys.format;
-    const int64_t bits = dtype_bits(args.q.dtype);  // bits of a value, which are the bytes of 8 values
+    const int64_t bits = dtype_bits(args.q.dtype);  // bits per value, bytes per 8 values
     const int64_t* const strides = args.q.stride_elems;
     const bool wide = aligned(args.q.data, {strides[0] * bits / 8, strides[1] * bits / 8}, bits);
     KeyColumns place(args, keys);

@@ -35,8 +35,8 @@ struct Candidates {
     Tensor blocks;  // absent: all blocks
     Windows windows;
     int block_size;
-    int64_t most;      // maximum of candidates per token
-    int64_t capacity;  // maximum of candidates' columns per token
+    int64_t most;      // maximum per token
+    int64_t capacity;  // maximum of columns per token
     int64_t words;     // words of marks per token
     uint32_t* marks;   // [tokens,words], one bit per block
     int32_t* list;     // [tokens,most], ascending; unused without `blocks`

@@ -142,7 +142,6 @@ public:
         return here;
     }
 
-    // Calls f(key, number) for every element.
     template <class F>
     __device__ void each(const F& f) const {
         groups([&](const auto& group) {
@@ -190,7 +189,6 @@ private:
     bool f16_;
 };
 
-// Data for a token's outputs besides its winners.
 struct TokenOutput {
     int base = 0;     // column with index 0
     int request = 0;  // request whose pages contain the rows

@@ -51,7 +51,7 @@ struct RegisterShared {
     uint16_t winners[];    // winners' columns, relative to `begin`
 };
 
-// A thread's columns in memory. A few columns are read again from there, because registers cannot be indexed.
+// A thread's columns in memory. A few are read again from there, because registers cannot be indexed.
 template <class Score>
 struct ThreadKeys {
     const Score* scores;  // score of the thread's first column

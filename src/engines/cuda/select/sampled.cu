@@ -126,7 +126,7 @@ __device__ void append(const Group& group, uint32_t passed, uint32_t at, uint32_
 }
 
 // Appends the columns that reach the floor. Counts all such columns and stores as many as fit. The
-// instructions of this loop bound calls of many rows. Dense: about half of the columns pass, otherwise a few
+// instructions of this loop bound calls of many rows. Dense: half of the columns pass, otherwise a few
 // percent.
 template <bool Dense, class List>
 __device__ void collect(const List& list, uint32_t floor, SelectShared& shared) {
@@ -161,7 +161,7 @@ struct SplitRow {
 
 // Division of a row: part p has vectors [begin(p), begin(p + 1)).
 struct RowParts {
-    int parts, place_bits;  // place_bits: bits of a place; the other bits of 32 are the part
+    int parts, place_bits;  // place_bits: bits of a place; the rest of 32 is the part
     int64_t vectors;
     int together;  // elements per vector
 
@@ -362,7 +362,7 @@ __device__ void select_otherwise(const List& list, uint32_t floor, int k, const 
     else select_exactly(list, k, winners, shared.cut);
 }
 
-// Finishes a row that one block processes. Every thread calls this.
+// Finishes a row of one block. Every thread calls this.
 template <class List, bool Rows>
 __device__ void finish_alone(const List& list, uint32_t floor, int k, const Winners<Rows>& winners,
                              SelectShared& shared) {
@@ -372,7 +372,7 @@ __device__ void finish_alone(const List& list, uint32_t floor, int k, const Winn
     put_sorted(list, cut, k, winners, shared);
 }
 
-// Finishes a row that several blocks process; candidates are in list order, so winners need no sort.
+// Finishes a row of several blocks; candidates are in list order, so winners need no sort.
 template <class List, bool Rows>
 __device__ void finish_split(const List& list, const SplitRow& row, const RowParts& parts, uint32_t floor,
                              int k, const Winners<Rows>& winners, SelectShared& shared) {

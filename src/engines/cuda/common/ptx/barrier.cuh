@@ -82,7 +82,6 @@ struct WaitLimit {
     __device__ void check(uint32_t, uint32_t) {}
 #endif
 };
-// Waits until the phase of this parity has completed.
 __device__ inline void mbarrier_wait(uint32_t at, uint32_t parity) {
     uint32_t over;
     WaitLimit limit;

@@ -60,7 +60,6 @@ __device__ inline void mbarrier_arrive_in_cluster(uint32_t at) {
 __device__ inline void mbarrier_arrive_expect(uint32_t at, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
-// Atomic minimum in shared memory of any block of the cluster.
 __device__ inline void min_in_cluster(uint32_t at, uint32_t value) {
     asm volatile("red.relaxed.cluster.shared::cluster.min.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
 }

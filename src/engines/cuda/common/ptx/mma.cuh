@@ -53,7 +53,6 @@ __device__ inline uint32_t pack_bf16(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
     return out;
 }
-// Rounds two values to f16; `low` is the low half.
 __device__ inline uint32_t pack_f16(float low, float high) {
     uint32_t out;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));

@@ -56,7 +56,6 @@ __device__ inline float finish(const float (&first)[2], const float (&second)[2]
     return (odd ? b : a) + __shfl_xor_sync(~0u, odd ? a : b, 1);
 }
 
-// Returns the offset of a logit, in elements.
 __device__ inline int64_t logit_at(const ScoreTask& task, int token, int column) {
     return token * task.logits.stride + (column - task.window.begin);
 }
@@ -94,7 +93,6 @@ struct InsideLogits {
     }
 };
 
-// Stores the logits of the rows of a step, two at a time.
 template <class Shape, int Row = 0, class Out>
 __device__ inline void store_step(const float (&bank)[Shape::columns / 2], const float4* weights, Out& out,
                                   int row) {

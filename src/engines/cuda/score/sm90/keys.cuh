@@ -85,7 +85,6 @@ public:
         }
         fence_mbarrier_init();
     }
-    // Returns the address of the n-th tile's stage.
     __device__ uint32_t at(uint32_t n) const { return first_ + n % kCount * kBytes; }
     __device__ uint32_t full(uint32_t n) const { return at(n) + kFull; }
     __device__ uint32_t empty(uint32_t n) const { return at(n) + kEmpty; }

@@ -11,7 +11,7 @@
 namespace smla::cuda::sm90::pages {
 
 constexpr int kSlots = 2;      // slots for queries
-constexpr int kCopyWarps = 3;  // warps that copy keys; a single warp copies a tile only every 480 cycles
+constexpr int kCopyWarps = 3;  // for keys; a single warp copies a tile every 480 cycles
 constexpr int kDraws = 4;      // ring of drawn pieces in shared memory
 
 // With few rows per request, each warpgroup multiplies a tile by all rows. With many, units have kGroups

@@ -104,7 +104,6 @@ uint32_t* draws_of(const Workspace& workspace) {
     return reinterpret_cast<uint32_t*>(static_cast<char*>(workspace.data) + kWorkspaceHeader / 2);
 }
 
-// Scores the tokens of one launch.
 void run_tokens(const smla_score_args& args, const ScorePart& part, const Rows& rows, const Env& env) {
     const int64_t tokens = args.q.shape[0], heads = args.q.shape[1];
     const CacheView keys(args.keys);

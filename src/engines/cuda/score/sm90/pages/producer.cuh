@@ -1,4 +1,4 @@
-// The copying warps: one for queries, weights and the next unit, the others for keys.
+// The copying warps, for queries, weights and units, and for keys.
 #pragma once
 
 #include "engines/cuda/common/ptx/bulk.cuh"
@@ -29,7 +29,7 @@ __device__ void prefetch_mxfp4_queries(const Task& task, int token, int rows) {
     }
 }
 
-// Draws the next piece for this block. Called by a warp. `count` is the number of the block's previous draws.
+// Draws the next piece for this block. Called by a warp. `count`: previous draws of the block.
 template <class Shape>
 __device__ Share draw_piece(const Task& task, Shared<Shape>& shared, const Division& division,
                             uint32_t count) {

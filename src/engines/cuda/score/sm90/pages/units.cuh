@@ -126,7 +126,6 @@ public:
     __device__ Units(const Task& task, const Shared<Shape>& shared, const Share& share)
         : task_(task), shared_(shared), share_(share), token_(first_token()) {}
 
-    // Continues with another share.
     __device__ void take(const Share& share) {
         share_ = share, taken_ = 0, count = 0;
         token_ = first_token();
