@@ -14,7 +14,7 @@ enum class ListFilter : int32_t {
     none,     // every item is examined by its rule
     values,   // in one dimension, one item per unit
     vectors,  // in two dimensions, 16 bytes per unit
-    table     // items of a token are blocks of its request's row of a table
+    table     // a token's items name blocks in its request's row of a table
 };
 
 constexpr int kVector = 4, kPiece = 32;  // items of a unit (one item for none and values); units of a piece
@@ -218,7 +218,7 @@ struct BadItem {
     int64_t item = 0;
 };
 
-// Returns the first invalid item that a lane of warp `warp` of `warps` finds.
+// Returns the first invalid item among those of lane `lane` in warp `warp` of `warps`.
 SMLA_HOST_DEVICE inline BadItem scan_lists(const ListParts& parts, const IndexScan& scan, int64_t warp,
                                            int64_t warps, int lane) {
     int l = 0;

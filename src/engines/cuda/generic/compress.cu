@@ -6,9 +6,9 @@
 //         (soft_pool.h). The batches of a group are joined in order, then the groups, in shared memory. Then
 //         the block applies norm and rope, and its warps encode.
 // Cluster For few tokens with long windows, on sm_90 and later, a cluster of 8 blocks processes a token, each
-// block an eighth of the channels. A thread has one batch; the first block collects the pooled channels and
-// finishes alone. The order of joins depends only on width and ratio, so a token's bits depend neither on
-// other tokens nor on the number of blocks.
+//         block an eighth of the channels. A thread has one batch; the first block collects the pooled
+//         channels and finishes alone. The order of joins depends only on width and ratio, so a token's bits
+//         depend neither on other tokens nor on the number of blocks.
 // Shared  Row addresses [kRows] i64 (looked up once, by one thread per row) | sums of warps | peaks, sums and
 //         values of the partials, each [groups][shares][columns] float4 | the entry [D] f32. __syncthreads or
 //         cluster_sync separates any write from another thread's read.

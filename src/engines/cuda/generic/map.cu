@@ -89,7 +89,7 @@ __device__ int64_t listed_pools(const MapParams& p, int64_t token, int64_t limit
     }
     const int2 all = over_block(0, own);
     if (threadIdx.x == 0) last = all.y;
-    __syncthreads();  // protects the shared memory of over_block, too
+    __syncthreads();  // also guards the shared memory of over_block
     return last;
 }
 

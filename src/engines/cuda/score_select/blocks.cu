@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kSelectThreads)
     }
 }
 
-// Division of a call, which depends only on shapes and budget. Results do not depend on it.
+// Division of a call, which depends only on shapes and budget and does not affect results.
 struct Plan {
     // Limit of scratch without a budget; larger parts hardly reduce the cost of launches.
     static constexpr size_t kPays = size_t(256) << 20;

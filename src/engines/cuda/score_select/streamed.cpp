@@ -34,7 +34,7 @@ struct Scratch {
     char* select;         // null: rows are not split
 };
 
-// Division of a call, which depends only on shapes, device and budget. Results do not depend on it.
+// Division of a call, which depends only on shapes, device and budget and does not affect results.
 struct Plan {
     int64_t tokens, columns, k, part_tokens, part_columns;
 

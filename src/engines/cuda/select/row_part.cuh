@@ -8,7 +8,7 @@ namespace smla::cuda {
 constexpr int kMostThreads = 1024;        // per block
 constexpr int kUnit = 4, kMostUnits = 8;  // neighboring columns of a unit; units of a thread
 static_assert(kMostUnits * kUnit <= 32 &&
-              kMostThreads * kUnit * kMostUnits < 1 << 16);  // limits of masks and of counts
+              kMostThreads * kUnit * kMostUnits < 1 << 16);  // limits of masks and counts
 
 struct ClusterSelect {
     SelectInput input;
@@ -26,7 +26,7 @@ __device__ inline uint32_t bits_between(int first, int last) {
 }
 
 // The columns of a row that a block keeps. Places are numbered from the 16-byte boundary before the row, so
-// the first ones may have no column; if there is no room for those, from the row's start.
+// the first ones may have no column; if there is no room for these, places are numbered from the row.
 template <class Score, int Threads>
 class RowPart {
 public:

@@ -1,4 +1,4 @@
-// select that reads each row once: a sample of the row gives a floor, the candidates above it are collected
+// select that reads each row once: a sample of the row gives a floor, candidates above the floor are stored
 // in
 // shared memory, and the winners are selected among them.
 //
@@ -126,8 +126,7 @@ __device__ void append(const Group& group, uint32_t passed, uint32_t at, uint32_
 }
 
 // Appends the columns that reach the floor. Counts all such columns and stores as many as fit. The
-// instructions of this loop bound calls of many rows. Dense: half of the columns pass, otherwise a few
-// percent.
+// instructions of this loop bound calls of many rows. Dense: half of the columns pass, otherwise few percent.
 template <bool Dense, class List>
 __device__ void collect(const List& list, uint32_t floor, SelectShared& shared) {
     const int lane = int(threadIdx.x % 32);

@@ -5,8 +5,8 @@
 // compiler may move the load before the wait. (nvcc 13.0 has not been seen to do so.)
 //
 // A grid that waits lets the next grid start after the wait; a grid that runs concurrently with the previous
-// one (GridOrder) does so immediately. Both end after all preceding grids. So a grid that waits sees all
-// earlier results; a grid that does not must be independent of all running grids (Runner::beside).
+// one (GridOrder) does so immediately. Every grid ends after all preceding grids. So a grid that waits sees
+// all earlier results; a grid that does not must be independent of all running grids (Runner::beside).
 #pragma once
 
 #include <cstdint>

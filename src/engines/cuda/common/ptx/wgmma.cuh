@@ -1,12 +1,12 @@
 // wgmma of sm_90a: products of a warpgroup (4 warps), f32 accumulators in registers, operands in shared
 // memory.
 //
-// A tile is 64 rows of 128 bytes with 128-byte swizzle; 16-byte chunk c of row r is at r * 128 + ((c ^ (r &
-// 7)) << 4). Tiles begin at multiples of 1024 bytes. A descriptor names a tile (PTX ISA, "matrix
-// descriptor"): address, leading and stride byte offsets in units of 16 bytes, swizzle mode.
+// A tile is 64 rows of 128 bytes with 128-byte swizzle; 16-byte chunk c of row r is at
+// r * 128 + ((c ^ (r & 7)) << 4). Tiles begin at multiples of 1024 bytes. A descriptor names a tile (PTX ISA,
+// "matrix descriptor"): address, leading and stride byte offsets in units of 16 bytes, swizzle mode.
 //
-// Accumulator of m64nN, lane l of warp w, n8-block i: d[4i] and d[4i+1] are row 16w + l/4, columns 8i +
-// 2(l%4) and +1; d[4i+2] and d[4i+3] are row + 8.
+// Accumulator of m64nN, lane l of warp w, n8-block i: d[4i] and d[4i+1] are row 16w + l/4, columns
+// 8i + 2(l%4) and +1; d[4i+2] and d[4i+3] are row + 8.
 #pragma once
 
 #include "engines/cuda/common/ptx/half.cuh"

@@ -3,16 +3,15 @@
 // Maths     x is the exact sum of three bf16 (project/split.h); each is multiplied by w, the smallest first.
 //           Sums are f32.
 // Tile      A warp computes 16 kM outputs n, 8 or 16 tokens, over every splits-th pair of steps of 32 k.
-// Operands  w is the first, x the second. Both are loaded directly to registers: any n and k may share a
-//           fragment if w, x and out agree. In lane 4 r + c, a step has k from 8 c to 8 c + 7, four of them
-//           in each of two products, and n has 2 kM neighbors starting at 2 kM r: rows r and r + 8 of kM
-//           fragments. If w is dense along k, 16 bytes are 8 k of one n; along n, they are 8 n of one k,
+// Operands  The first operand is w, the second is x. Both are loaded directly to registers: any n and k may
+//           share a fragment if w, x and out agree. In lane 4 r + c, a step has k from 8 c to 8 c + 7, four
+//           of them in each of two products, and n has 2 kM neighbors starting at 2 kM r: rows r and r + 8 of
+//           kM fragments. If w is dense along k, 16 bytes are 8 k of one n; along n, they are 8 n of one k,
 //           paired by PRMT.
-// Pipeline  One step of w and x is loaded while the previous one is multiplied; two more pairs are
-//           prefetched.
+// Pipeline  One step of w and x is loaded while another is multiplied; two more pairs are prefetched.
 // Shared    Sums of half of the warps that share outputs, which are added in a tree.
 // Registers 252 in blocks of four or eight warps: 64 for w; with 16 tokens 32 for x, 32 for sums, 24 for
-// parts.
+//           parts.
 // Limit     The bytes of w: 2.3 to 2.7 of 4.2 TB/s with long sums, half as much if a warp has four steps.
 // Why       cuBLASLt requires equal dtypes: a kernel before it splits x, and one after it adds the f32
 //           results of three parts (docs/kernels/log/cuda_stages.md).

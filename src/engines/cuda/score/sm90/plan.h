@@ -23,7 +23,7 @@ struct ScorePlan {
         while (heads < sizes.heads) heads *= 2;
         const int64_t wanted = std::min<int64_t>(sizes.rows_of_request, kMostRows);
         // One row waits for its keys with any width. 16-bit keys, or more than four rows in a step, leave no
-        // registers for wide products. Few heads share the kernels of many rows, to limit their number.
+        // registers for wide products. Few heads share the kernels of many rows, to build fewer.
         if (products == Products::e4m3 && wanted * heads > columns && heads >= kWideHeads) columns = 128;
         steps = int(std::clamp<int64_t>(ceil_div(wanted * heads, columns), 1, kMostSteps));
         // A tile of many steps takes longer than the copy of its keys. Stages of mxfp4 are small.
@@ -40,7 +40,7 @@ private:
 
     // Cost model; the unit is half of the products of 64 columns. Blocks run in waves; a start costs 20 units
     // plus one per 64 columns; a tile costs at least its copy; all windows are full. Because real windows are
-    // not, returns the most splits within 1/48 of the least cost, and two waves within 1/16, because the
+    // not full, the result is the most splits within 1/48 of the least cost, and two waves within 1/16: the
     // longest block determines the time of a single wave. Tuned on an H200 (log/cuda_score.md).
     int best_splits(int64_t all_columns, int64_t slots) const {
         constexpr int64_t kStart = 20, kMostRounds = 32;

@@ -14,8 +14,8 @@ constexpr int kSlots = 2;      // slots for queries
 constexpr int kCopyWarps = 3;  // for keys; a single warp copies a tile every 480 cycles
 constexpr int kDraws = 4;      // ring of drawn pieces in shared memory
 
-// With few rows per request, each warpgroup multiplies a tile by all rows. With many, units have kGroups
-// times as many rows, and teams of warpgroups multiply a tile, each by different rows.
+// With few rows per request, each warpgroup multiplies a tile by all rows. With many rows, units have kGroups
+// times as many, and teams of warpgroups multiply a tile, each by different rows.
 template <int Heads, int Rows, Products P, bool Many = false>
 struct Shape {
     static constexpr bool many = Many;
@@ -26,8 +26,7 @@ struct Shape {
     static constexpr bool keeps_tokens = !many;
     static constexpr Products products = P;
     static constexpr bool mxfp4 = P == Products::bf16;
-    static constexpr bool converts =
-        P != Products::e4m3;  // otherwise both operands are multiplied unconverted
+    static constexpr bool converts = P != Products::e4m3;  // otherwise the operands need no conversion
     // Whether blocks draw the last tiles (units.cuh), because memory bounds calls of few rows and its speed
     // differs between multiprocessors. Conversions bound mxfp4: drawing takes 114 us instead of 109.
     static constexpr bool draws = !many && !mxfp4;
@@ -35,8 +34,8 @@ struct Shape {
     static constexpr int stages = many ? 6 : P == Products::f16 ? 12 : 16;
     static constexpr int stores = Rows > 2 ? Rows / 2 : 1;  // per thread and tile
 
-    // Cost of a unit's start: as much as a tile of all warpgroups, whereas a tile costs one per warpgroup of
-    // its team. In a causal prompt the first block has most of the short units.
+    // Cost of a unit's start, equal to a tile of all warpgroups. A tile costs one per warpgroup of its team.
+    // In a causal prompt the first block has most of the short units.
     static constexpr int start_cost = many ? kGroups : 0;
     // Returns log2 of the team size of a unit of `unit_rows` rows.
     static __device__ int team_log2(int unit_rows) {
@@ -56,7 +55,7 @@ struct Task {
     int64_t two_rows_bytes;  // stride of two rows of logits
     int tokens, heads, fill, fill_splits;
     int group, chunk;  // tokens of a group; tokens of as many groups as fit in 32 lanes
-    int requests;      // in the block table; 1 without a table
+    int requests;      // requests in the block table, or 1
     int tiles_shift;   // log2 of tiles per page; 31: all tiles are in the only page
     Divisor by_blocks;
     uint32_t* draws;  // number of drawn pieces, 0 between calls; null: no drawing

@@ -115,7 +115,7 @@ private:
     static constexpr int kPiece = 8, kDrawnPart = 12, kMostDrawn = 64, kLeastTiles = 96;
 
     const Task& task_;
-    int all_, shared_;  // costs, equal to tiles if pieces are drawn
+    int all_, shared_;  // costs in tiles, if pieces are drawn
 };
 
 // Iterates over the units of a block: consecutive rows of one request, with those of their tiles that belong
