@@ -180,7 +180,6 @@ SMLA_HOST_DEVICE inline UnitItems items_of(const ListPart& part, const IndexList
     return {token, first, left < kVector ? int(left) : kVector};
 }
 
-// Returns whether the list's filter doubts a unit.
 SMLA_HOST_DEVICE inline bool doubts_unit(const ListPart& part, const IndexList& list, int64_t unit) {
     if (part.filter == ListFilter::values) return doubts(part, load_int(list.values, unit));
     const UnitItems items = items_of(part, list, unit);

@@ -40,7 +40,6 @@ __device__ inline void rotate_pair(float2 turn, float& a, float& b) {
     b = y * turn.x + x * turn.y;
 }
 
-// Rotation of rows in shared memory by the position of their token.
 struct RowRotation {
     Tensor positions, frequencies;
     int pairs, first;  // number of pairs (0: no rotation); first rotated channel

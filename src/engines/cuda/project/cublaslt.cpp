@@ -11,7 +11,6 @@ namespace {
 
 using Args = smla_project_args;
 
-// Calls use(first, tokens) for each pass over tokens.
 template <class Use>
 void each_pass(const Args& args, const LtRoute& route, Use use) {
     const int64_t tokens = element_count(args.out) ? args.x.shape[0] : 0;

@@ -14,7 +14,6 @@ __device__ float widen(Score score, bool f16) {
     if constexpr (sizeof(Score) == 4) return score;
     else return f16 ? f16_to_f32(score) : bf16_to_f32(score);
 }
-// Converts the scores in 16 bytes to f32.
 template <class Score>
 __device__ void unpack(uint4 words, bool f16, float* scores) {
     const uint32_t all[4] = {words.x, words.y, words.z, words.w};

@@ -15,7 +15,7 @@ template <int Threads>
 __device__ inline void named_barrier(int id) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(Threads) : "memory");
 }
-// Arrives at named barrier `id` without waiting.
+// Arrives without waiting.
 template <int Threads>
 __device__ inline void named_barrier_arrive(int id) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(Threads) : "memory");

@@ -53,7 +53,6 @@ __device__ inline void prefetch_map(const void* map) {
 __device__ inline void prefetch_bulk(const void* from, int bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
-// Prefetches the 128-byte line of an address into L2.
 __device__ inline void prefetch_line(const void* at) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");
 }

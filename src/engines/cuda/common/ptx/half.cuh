@@ -55,7 +55,7 @@ __device__ inline uint32_t fma_bf16(uint32_t a, uint32_t b, uint32_t c) {
 
 // Moves bit 3 of each of four nibbles to bit 7 of four bytes.
 __device__ inline uint32_t signs_of(uint32_t nibbles) {
-    const uint32_t pairs = (nibbles & 0x00ffu) | (nibbles & 0xff00u) << 8;  // two nibbles in each half
+    const uint32_t pairs = (nibbles & 0x00ffu) | (nibbles & 0xff00u) << 8;
     return ((pairs & 0x00080008u) << 4) | ((pairs & 0x00800080u) << 8);
 }
 

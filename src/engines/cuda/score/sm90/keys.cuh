@@ -113,7 +113,6 @@ public:
           next_(threadIdx.x / 32 % kGroups),
           ahead_(int(next_)) {}
 
-    // Copies this warp's tiles in [tile, end) of a request.
     __device__ void copy(const KeyColumns::Pages& pages, Window window, int tile, int end) {
         __syncwarp();
         if (lane() == 0) places_ = {pages, window};
