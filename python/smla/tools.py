@@ -11,8 +11,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ._abi import Status
 from ._library import path as library_path
@@ -60,9 +63,21 @@ def answer(*words, **options):
     return document
 
 
+# Options of the program without a value.
+_FLAGS = frozenset(("all", "batch_invariant", "check_indices", "list", "mtp", "quick", "sink"))
+
+
 def _options(options):
     """heads=16 -> --heads 16, True -> the flag alone; None and False are left out."""
     for name, value in options.items():
+        if name in _FLAGS:
+            if value is not None and not isinstance(value, (bool, np.bool_)):
+                raise invalid(name, repr(value), "True or False")
+            value = bool(value)
+        elif value is not None and (
+            isinstance(value, bool) or not isinstance(value, (str, os.PathLike, Real))
+        ):
+            raise invalid(name, repr(value), "a number or a str")
         if value is None or value is False:
             continue
         yield f"--{name.replace('_', '-')}"

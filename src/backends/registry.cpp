@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 namespace smla {
 
@@ -17,15 +18,9 @@ constexpr const Backend* kBackends[] = {
 #undef SMLA_LIST_BACKEND
 };
 
-// Every name that is accepted, aliases in brackets.
 std::string name_list() {
     std::string out;
-    for (const Backend* backend : kBackends) {
-        out += text(out.empty() ? "" : ", ", backend->name);
-        for (const char* alias : backend->aliases)
-            out += text(alias == backend->aliases.front() ? " (or " : ", ", alias);
-        if (!backend->aliases.empty()) out += ")";
-    }
+    for (const Backend* backend : kBackends) out += text(out.empty() ? "" : ", ", backend->name);
     return out;
 }
 
@@ -68,12 +63,13 @@ std::span<const char* const> backend_names() {
 }
 
 const Backend& find_backend(std::string_view name, const char* field) {
+    const std::string wanted(name);
     for (const Backend* backend : kBackends) {
-        if (name == backend->name) return *backend;
+        if (strcasecmp(wanted.c_str(), backend->name) == 0) return *backend;
         for (const char* alias : backend->aliases)
-            if (name == alias) return *backend;
+            if (strcasecmp(wanted.c_str(), alias) == 0) return *backend;
     }
-    fail(SMLA_INVALID_ARGUMENT, field, std::string(name), "one of " + name_list());
+    fail(SMLA_INVALID_ARGUMENT, field, wanted, "one of " + name_list());
 }
 
 std::vector<const Backend*> preference(const BackendConfig& config) {

@@ -25,7 +25,8 @@ SMLA_BACKENDS(SMLA_DECLARE_BACKEND)
 
 std::span<const Backend* const> all_backends();
 std::span<const char* const> backend_names();
-// Finds a backend by name or alias. The error names `field`, the source of the name, and lists all names.
+// Finds a backend by name or alias, in upper or lower case. The error names `field`, the source of the name,
+// and lists all names.
 const Backend& find_backend(std::string_view name, const char* field = "backend");
 
 struct BackendVerdict {

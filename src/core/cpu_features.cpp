@@ -89,7 +89,7 @@ std::string why_no_isa(smla_isa needed, smla_isa here) {
 
 smla_isa isa_from_name(const char* name) {
     for (smla_isa isa = SMLA_ISA_SCALAR; isa <= kLastIsa; ++isa)
-        if (std::strcmp(name, kNames[isa]) == 0) return isa;
+        if (strcasecmp(name, kNames[isa]) == 0) return isa;
     return SMLA_ISA_AUTO;
 }
 

@@ -63,7 +63,7 @@ bool accepted(const EnvironmentVariable& variable, const char* value) {
     if (variable.kind == Kind::number) return environment_number(variable.name).has_value();
     if (variable.kind == Kind::choice)
         return !std::strchr(value, ',') &&
-               text(", ", variable.values, ", ").find(text(", ", value, ", ")) != std::string::npos;
+               strcasestr(text(", ", variable.values, ", ").c_str(), text(", ", value, ", ").c_str());
     return true;
 }
 

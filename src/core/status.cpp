@@ -2,6 +2,7 @@
 
 #include "core/visible.h"
 
+#include <cmath>
 #include <cstdio>
 
 namespace smla {
@@ -14,7 +15,8 @@ Error::Error(smla_status status, std::string field, std::string got, std::string
 
 std::string text(double value) {
     char buffer[32];
-    std::snprintf(buffer, sizeof buffer, "%.9g", value);
+    const bool whole = std::fabs(value) < 1e10 && value == std::floor(value);
+    std::snprintf(buffer, sizeof buffer, whole ? "%.0f" : "%.9g", value);
     return buffer;
 }
 

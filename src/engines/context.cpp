@@ -21,7 +21,7 @@ smla_engine choose_engine(smla_engine asked) {
     SMLA_CHECK(asked >= SMLA_ENGINE_AUTO && asked <= SMLA_ENGINE_CUDA, "args.engine", asked,
                "auto (0), reference (1), cpu (2) or cuda (3)");
     if (const char* named = asked == SMLA_ENGINE_AUTO ? environment("SMLA_ENGINE") : nullptr)
-        while (std::strcmp(engine_name(asked), named) != 0) ++asked;
+        while (strcasecmp(engine_name(asked), named) != 0) ++asked;
     return asked == SMLA_ENGINE_AUTO ? SMLA_ENGINE_CPU : asked;
 }
 

@@ -63,6 +63,35 @@ TEST(CliBackends, EveryCandidateSaysWhyAndWhatTheOriginalWould) {
         EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
 }
 
+// Which kernels of the build a GPU could run, or one sentence that says why there are none.
+TEST(CliBackends, KernelsForANamedDevice) {
+    const TemporaryFile v32(kV32);
+    const auto shown = [&](const char* device) {
+        return run_tool({"explain", "--model", v32.path(), "--device", device}).out;
+    };
+    EXPECT_EQ(shown("cpu").find("kernels"), std::string::npos);
+    EXPECT_TRUE(explained(v32, "cpu")["kernels"].is_null());
+    for (const char* device : {"A100", "H200"}) {
+        const int capability = std::string(device) == "A100" ? 80 : 90;
+        const auto kernels = explained(v32, device)["kernels"];
+        EXPECT_EQ(kernels.is_null(), !has_code_for(capability));
+        const std::string text = shown(device);
+        if (cuda_architectures().empty()) {
+            EXPECT_NE(text.find("kernels: none, because this build has no CUDA kernels; cmake --preset cuda "
+                                "builds them\n"),
+                      std::string::npos)
+                << text;
+        } else if (has_code_for(capability)) {
+            bool hopper = false;
+            for (const std::string kernel : kernels["attend"]) {
+                hopper |= kernel.starts_with("cuda_sm90_");
+                EXPECT_NE(text.find(kernel), std::string::npos) << text;
+            }
+            EXPECT_EQ(hopper, capability == 90);
+        }
+    }
+}
+
 TEST(CliBackends, RecordsOfBothCaches) {
     const TemporaryFile sharing(v41());
     const auto cache = [&](const char* device, const char* type) {

@@ -19,6 +19,37 @@ namespace {
 const std::map<std::string, double> kLimits = {
     {"attend", 2.0 / 256}, {"decode", 2.0 / 256}, {"score", 2e-6}, {"score_select", 2e-6}, {"select", 0}};
 
+// Outputs are rounded to bf16, unless one row has all of the softmax weight and is representable.
+constexpr double kLeastError = 1e-4;
+
+// The list has every row of the pool.
+TEST(CliBench, NoRowHasAllOfTheWeightOfALongList) {
+    for (const char* format : {"fp8_656", "fp8_584", "bf16"}) {
+        const auto row = json_of({"bench", "--quick", "--seconds", "0.01", "--stage", "attend", "--rows",
+                                  "16K", "--format", format},
+                                 "results")[0];
+        EXPECT_GT(row["error"], kLeastError) << row;
+        EXPECT_LE(row["error"], kLimits.at("attend")) << row;
+    }
+}
+
+// The rows have the peak that their percentage refers to; the last line of the text names it.
+TEST(CliBench, ThePeakIsShown) {
+    const std::vector<std::string> words{"bench", "--quick", "--seconds", "0.01", "--stage", "attend"};
+    const auto row = json_of(words, "results")[0];
+    if (row["peak_unit"].is_null()) GTEST_SKIP() << "no unit is measured for " << row["kernel"];
+    EXPECT_NEAR(row["percent_of_peak"].get<double>(),
+                100 * row["gflops"].get<double>() / row["peak_gflops"].get<double>(), 1e-6);
+    const Finished shown = run_tool(words);
+    const size_t line = shown.out.find(
+        "100 % of peak, measured before and after each case: " + row["peak_unit"].get<std::string>() + " ");
+    ASSERT_NE(line, std::string::npos) << shown.out;
+    EXPECT_EQ(shown.out.substr(shown.out.size() - 9), " GFLOP/s\n");
+    const Finished none =
+        run_tool({"bench", "--quick", "--seconds", "0.01", "--case", "select", "--isa", "scalar"});
+    EXPECT_EQ(none.out.find("100 % of peak"), std::string::npos) << none.out;
+}
+
 TEST(CliBench, QuickRunHasEveryCase) {
     const auto found = json_of({"bench", "--quick", "--seconds", "0.01"});
     std::set<std::string> stages;
@@ -37,6 +68,9 @@ TEST(CliBench, QuickRunHasEveryCase) {
         const auto limit = kLimits.find(row["stage"]);
         if (limit != kLimits.end() && !row["part"]) {
             EXPECT_LE(row["error"], limit->second) << row;
+        }
+        if (row["stage"] == "attend" && !row["part"]) {
+            EXPECT_GT(row["error"], kLeastError) << row;
         }
         EXPECT_EQ(row["kernel"].is_string(), row["stage"] != "decode" && row["stage"] != "sum") << row;
     }

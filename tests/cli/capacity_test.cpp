@@ -20,6 +20,28 @@ double total(const nlohmann::json& found, const char* key) { return found["total
 
 const std::vector<std::string> kBf16{"--kv-format", "bf16", "--index-format", "bf16"};
 
+// Names of the Hugging Face hub are suggested by their last component.
+TEST(CliCapacity, NamesOfTheHubAreAnsweredWithTheModel) {
+    const std::map<std::string, std::string> models{{"deepseek-ai/DeepSeek-V3.2", "deepseek-v3.2"},
+                                                    {"deepseek-ai/DeepSeek-V3.2-Exp/", "deepseek-v3.2"},
+                                                    {"deepseek-ai/DeepSeek-V4-Flash", "deepseek-v4-flash"},
+                                                    {"zai-org/GLM-5", "glm-5"},
+                                                    {"zai-org/GLM-5.1", "glm-5.1"},
+                                                    {"zai-org/GLM-5.2-FP8", "glm-5.2"},
+                                                    {"zai-org/GLM-5.3-Flash", "glm-5.3-flash"},
+                                                    {"zai-org/glm5.1", "glm-5.1"}};
+    for (const auto& [hub, name] : models)
+        for (const char* command : {"capacity", "explain"}) {
+            const auto error = error_of({command, "--model", hub}, 2);
+            EXPECT_EQ(error["field"], hub);
+            EXPECT_EQ(error["wanted"], "a config.json or its folder; did you mean --model " + name + "?");
+        }
+    for (const char* path : {"no/such/model", "nowhere/config.json", "/", "no_such.json"})
+        EXPECT_EQ(error_of({"capacity", "--model", path}, 2)["message"].get<std::string>().find("did you"),
+                  std::string::npos)
+            << path;
+}
+
 TEST(CliCapacity, BytesPerToken) {
     EXPECT_EQ(total(capacity(kV32), "bytes_per_token"), 61 * (656 + 132));  // 48068
     EXPECT_EQ(total(capacity(kV32, kBf16), "bytes_per_token"), 61 * (1152 + 256));

@@ -29,14 +29,14 @@ TEST(CliEnvironment, EveryVariableIsChecked) {
     const std::vector<std::string> explain{"explain",  "--model", config.path(),
                                            "--device", "sm_90",   "--json"};
     const std::map<std::string, Use> uses{
-        {"SMLA_ENGINE", {{"gpu", "CPU", "auto, cpu", "cp"}, {"", "auto", "reference", "cpu"}}},
+        {"SMLA_ENGINE", {{"gpu", "auto, cpu", "cp"}, {"", "auto", "reference", "cpu", "CPU"}}},
         {"SMLA_ISA",
          {{"avx9", "scalar,avx2", " avx2"},
-          {"", "auto", "scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"}}},
+          {"", "auto", "scalar", "Scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"}}},
         {"SMLA_THREADS", {{"x", "-1", "4097", "1.5", "2 ", "99999999999"}, {"", "0", "1", "3"}}},
         {"SMLA_KERNEL",
          {{"none", "attend=none", "none=cpu_generic_attend"}, {"", "attend=cpu_generic_attend"}}},
-        {"SMLA_BACKEND", {{"NOPE"}, {"", "FLASHMLA_SPARSE"}, explain}},
+        {"SMLA_BACKEND", {{"NOPE"}, {"", "FLASHMLA_SPARSE", "flashmla_sparse"}, explain}},
         {"SMLA_LOG", {{"x", "3", "-1", "1 "}, {"", "0", "1", "2"}}},
         {"SMLA_CBLAS", {{"/nope.so", "libc.so.6", fifo, folder.path(), "/dev/zero"}, {""}}},
         {"SMLA_STEP_GRAPHS", {{"off", "2"}, {"", "0", "1"}}},

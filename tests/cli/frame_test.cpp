@@ -1,12 +1,14 @@
 // Help, versions, errors, exit codes, streams: what holds for every subcommand.
 #include "cli/run_tool.h"
 #include "core/cpu_features.h"
+#include "core/limits.h"
 #include "engines/run.h"
 
 #include <gtest/gtest.h>
 #include <smla/types.h>
 
 #include <algorithm>
+#include <cctype>
 #include <sstream>
 
 namespace smla::test {
@@ -97,15 +99,98 @@ TEST(CliFrame, WrongValuesNameOptionGotAndWanted) {
     const auto threads = error_of({"doctor", "--threads", "many"}, 2);
     EXPECT_EQ(threads["field"], "--threads");
     EXPECT_EQ(threads["got"], "many");
-    EXPECT_EQ(threads["wanted"], "a whole number, 0 to 4096");
-    for (const char* bad : {"-1", "4097", "1.5", "0x10", "99999999999999999999"})
+    const int cores = usable_cores();
+    EXPECT_EQ(threads["wanted"], "a whole number, 0 to " + std::to_string(8 * cores) +
+                                     " (8 per core; this process may use " + std::to_string(cores) +
+                                     (cores == 1 ? " core)" : " cores)"));
+    for (const std::string bad : {"-1", "4097", "1.5", "0x10", "99999999999999999999"})
         EXPECT_EQ(error_of({"doctor", "--threads", bad}, 2)["got"], bad);
+    const std::string most = std::to_string(8 * cores), more = std::to_string(8 * cores + 1);
+    EXPECT_EQ(run_tool({"doctor", "--no-self-test", "--threads", most}).code, 0);
+    for (const char* command : {"doctor", "bench", "verify"})
+        EXPECT_EQ(error_of({command, "--threads", more}, 2)["got"], more) << command;
+    const Finished variable =
+        run_tool({"doctor", "--no-self-test"}, {.environment = {"SMLA_THREADS=" + more}});
+    EXPECT_TRUE(has(variable.err, "SMLA_THREADS: got " + more)) << variable.err;
     const auto isa = error_of({"doctor", "--isa", "avx513"}, 2);
     EXPECT_EQ(isa["field"], "--isa");
     EXPECT_TRUE(has(isa["wanted"], "did you mean avx512?")) << isa;
     EXPECT_EQ(error_of({"doctor", "--engine", "gpu"}, 2)["field"], "--engine");
     EXPECT_EQ(error_of({"doctor", "--kernel", "attend=nothing"}, 2)["field"], "--kernel");
     EXPECT_EQ(error_of({"list", "nothing"}, 2)["got"], "nothing");
+}
+
+// The result is that of the name as it is listed.
+TEST(CliFrame, NamesAreAcceptedInAnyCase) {
+    const std::string trace = SMLA_SOURCE_DIR "/examples/traces/mixed.csv";
+    const std::vector<std::string> call{"explain", "--stage", "attend"}, v32{"explain", "--model", "glm-5"};
+    const struct {
+        std::vector<std::string> words;
+        std::string option, value;
+    } cases[] = {{{"list"}, "", "formats"},
+                 {{"doctor", "--no-self-test"}, "--engine", "reference"},
+                 {{"doctor", "--no-self-test"}, "--isa", "scalar"},
+                 {{"explain"}, "--stage", "select"},
+                 {call, "--kv-format", "bf16"},
+                 {call, "--kv-format", "auto"},
+                 {call, "--extra-format", "none"},
+                 {call, "--extra-format", "row_bf16"},
+                 {call, "--queries", "f32"},
+                 {call, "--out", "f32"},
+                 {{"explain", "--stage", "project"}, "--weights", "f32"},
+                 {{"explain", "--stage", "score"}, "--index-format", "index_mxfp4_68"},
+                 {{"explain"}, "--model", "glm-5"},
+                 {v32, "--kv-format", "row_bf16"},
+                 {v32, "--index-format", "auto"},
+                 {v32, "--device", "PRO-6000"},
+                 {{"explain", "--model", "glm-5", "--device", "sm_90"}, "--kv-dtype", "fp8_ds_mla"},
+                 {{"explain", "--model", "glm-5", "--device", "sm_90"}, "--backend", "TRITON_MLA_SPARSE"},
+                 {{"capacity", "--model", "glm-5"}, "--kv-format", "bf16"},
+                 {{"capacity", "--model", "glm-5"}, "--index-format", "row_bf16"},
+                 {{"capacity", "--model", "glm-5"}, "--device", "h200"},
+                 {{"capacity", "--model", "glm-5"}, "--memory", "80GiB"},
+                 {{"bench", "--list"}, "--suite", "hopper"},
+                 {{"bench", "--list", "--suite", "hopper"}, "--case", "select"}};
+    for (const auto& each : cases) {
+        std::string other;
+        for (const char c : each.value) {
+            const auto letter = static_cast<unsigned char>(c);
+            other += char(std::islower(letter) ? std::toupper(letter) : std::tolower(letter));
+        }
+        std::vector<std::string> listed = each.words, changed = each.words;
+        if (!each.option.empty()) listed.push_back(each.option), changed.push_back(each.option);
+        listed.push_back(each.value), changed.push_back(other);
+        auto wanted = json_of(listed), got = json_of(changed);
+        for (auto* document : {&wanted, &got}) document->erase("memory_available_bytes");
+        EXPECT_EQ(got, wanted) << each.option << " " << other;
+    }
+    EXPECT_EQ(
+        run_tool({"bench", "--quick", "--seconds", "0.01", "--stage", "ATTEND", "--format", "BF16"}).code, 0);
+    EXPECT_EQ(run_tool({"run", "--serve", trace, "--backend", "flashmla_sparse", "--kv-dtype", "AUTO"}).code,
+              0);
+    EXPECT_EQ(run_tool({"verify", "--stage", "MAP", "--seconds", "0.01", "--floor", "1"}).code, 0);
+}
+
+TEST(CliFrame, NumbersInErrorsAreWholeAndHaveUnits) {
+    const auto memory = error_of({"capacity", "--model", "glm-5", "--memory", "80Gx"}, 2);
+    EXPECT_EQ(
+        memory["wanted"],
+        "a size such as 80GiB, at most 1000000000 GiB; units are MiB, GiB, TiB (or M, G, T), MB, GB, TB; "
+        "no unit means GiB");
+    EXPECT_EQ(json_of({"capacity", "--model", "glm-5", "--memory", "80Gi"}, "memory_bytes"),
+              80.0 * (1 << 30));
+    EXPECT_EQ(error_of({"run", "x", "--scratch-mib", "1e12"}, 2)["wanted"],
+              "a number of MiB, 0 to 1073741824");
+    EXPECT_EQ(error_of({"bench", "--seconds", "0"}, 2)["wanted"],
+              "a number of seconds above 0, at most 1000000");
+    for (const std::string& command : subcommands())
+        for (const HelpOption& option : options_of(command)) {
+            if (option.type != "INT" && option.type != "UINT" && option.type != "FLOAT") continue;
+            const std::string error = run_tool({command, option.name, "x"}).err;
+            EXPECT_TRUE(has(error, option.name + ": got x, wanted a ")) << error;
+            for (const char* power : {"e+0", "e+1"})
+                EXPECT_FALSE(has(error, power)) << command << " " << option.name << ": " << error;
+        }
 }
 
 TEST(CliFrame, ErrorsHoldNoControlBytes) {
@@ -180,7 +265,13 @@ TEST(CliFrame, DoctorNamesTheKernelsOfOpenblas) {
     if (!has(old, "libopenblas")) GTEST_SKIP() << "no OpenBLAS here";
     if (!has(old, "Haswell kernels")) GTEST_SKIP() << "an OpenBLAS of one processor only";
     const bool avx512 = best_isa() >= SMLA_ISA_AVX512 && best_isa() <= SMLA_ISA_AMX;
-    EXPECT_EQ(has(old, "OPENBLAS_CORETYPE=SkylakeX takes them"), avx512) << old;
+    EXPECT_EQ(has(old, "OPENBLAS_CORETYPE=SkylakeX selects newer ones"), avx512) << old;
+    const std::string oldest = run("OPENBLAS_CORETYPE=Prescott");
+    const bool avx2 = best_isa() >= SMLA_ISA_AVX2 && best_isa() <= SMLA_ISA_AMX;
+    EXPECT_EQ(has(oldest, avx512 ? "Prescott kernels: OPENBLAS_CORETYPE=SkylakeX selects newer ones"
+                                 : "Prescott kernels: OPENBLAS_CORETYPE=Haswell selects newer ones"),
+              avx2)
+        << oldest;
     if (!avx512) return;
     const std::string modern = run("OPENBLAS_CORETYPE=SkylakeX");
     EXPECT_TRUE(has(modern, "SkylakeX kernels\n")) << modern;

@@ -86,7 +86,7 @@ TEST(CliTerminal, NoLineIsWiderThanTheTerminal) {
 }
 
 TEST(CliTerminal, HelpIsNeverWiderThanTheTerminal) {
-    std::vector<std::vector<std::string>> commands{{"--help"}, {}};
+    std::vector<std::vector<std::string>> commands{{"--help"}, {}, {"explain"}};
     for (const std::string& name : subcommands()) commands.push_back({name, "--help"});
     for (const std::vector<std::string>& words : commands)
         for (const int columns : {100, 80, 60, 40}) {
@@ -96,7 +96,7 @@ TEST(CliTerminal, HelpIsNeverWiderThanTheTerminal) {
                                                    .terminal = true,
                                                    .columns = 300});
             const std::string text =
-                words.empty() ? run.err.substr(0, run.err.rfind("smla: error")) : run.out;
+                run.out.empty() ? run.err.substr(0, run.err.rfind("smla: error")) : run.out;
             EXPECT_GT(text.size(), 200u);
             EXPECT_LE(columns_of(widest(text)), size_t(columns)) << widest(text);
             EXPECT_EQ(told.out, run.out);
@@ -112,11 +112,11 @@ TEST(CliTerminal, HelpIsNeverWiderThanTheTerminal) {
     EXPECT_EQ(words_of(narrow.out), words_of(run_tool({"bench", "--help"}).out));
 }
 
-// The most important columns are shown at a width of 80.
-TEST(CliTerminal, DecidingColumnsStayAt80Columns) {
-    const auto header = [](const std::vector<std::string>& words, const char* first) {
+// The most important columns are shown at widths of 80 and 60.
+TEST(CliTerminal, DecidingColumnsStay) {
+    const auto header = [](const std::vector<std::string>& words, const char* first, int columns = 80) {
         const std::string out =
-            run_tool(words, {.environment = {"NO_COLOR=1"}, .terminal = true, .columns = 80}).out;
+            run_tool(words, {.environment = {"NO_COLOR=1"}, .terminal = true, .columns = columns}).out;
         std::istringstream lines(out);
         for (std::string line; std::getline(lines, line);)
             if (line.starts_with(first)) return line;
@@ -131,6 +131,15 @@ TEST(CliTerminal, DecidingColumnsStayAt80Columns) {
     for (const char* column : {"device", "V3.2", "GLM-5.x", "GLM-5.3-Flash", "V4", "V4.1"})
         EXPECT_TRUE(has(header({"list", "support"}, "device"), column))
             << header({"list", "support"}, "device");
+    for (const char* column : {"stage", "case", "median ms", "% of peak"})
+        EXPECT_TRUE(has(header(bench, "stage", 60), column)) << column << ": " << header(bench, "stage", 60);
+    for (const char* column : {"layers of kind", "cache", "all layers B/token"})
+        EXPECT_TRUE(has(header(capacity, "layers of kind", 60), column)) << column;
+    const std::string serve = SMLA_SOURCE_DIR "/examples/traces/mixed.csv";
+    for (const char* column : {"backend", "error", "limit"})
+        EXPECT_TRUE(
+            has(header({"run", "--serve", serve, "--backend", "FLASHMLA_SPARSE"}, "backend", 60), column))
+            << column;
 }
 
 // The lines that a terminal shows of what was written to it: carriage returns and erased ends count.
@@ -191,6 +200,15 @@ TEST(CliTerminal, NothingOfABarStaysBetweenLines) {
             EXPECT_FALSE(has(line, "[#") || has(line, "[..")) << words[0] << ": " << line;
     }
     EXPECT_GT(bars, 4);
+}
+
+// A run whose first case takes long is not silent.
+TEST(CliTerminal, ABarIsDrawnBeforeTheFirstCase) {
+    const std::vector<std::string> words{"bench", "--quick", "--seconds", "0.01", "--case", "select"};
+    const std::string err = run_tool(words, {.terminal = true, .columns = 80}).err;
+    const size_t first = err.find("  0 %"), next = err.find(" 50 %");
+    EXPECT_LT(first, err.find("measuring the peaks")) << err;
+    EXPECT_LT(err.find("measuring the peaks"), next) << err;
 }
 
 TEST(CliTerminal, ColumnsOfTheEnvironmentAreStrongerThanTheTerminal) {

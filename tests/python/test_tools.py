@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -136,6 +137,34 @@ def test_bad_options(folder, function, options, field):
     with pytest.raises(smla.InvalidArgument, match=field) as caught:
         function(folder, **options)
     assert caught.value.field and caught.value.wanted
+
+
+@pytest.mark.parametrize(
+    "options,message",
+    [
+        ({"quick": "yes"}, "quick: got 'yes', wanted True or False"),
+        ({"quick": 1}, "quick: got 1, wanted True or False"),
+        ({"check_indices": []}, r"check_indices: got \[\], wanted True or False"),
+        ({"threads": True}, "threads: got True, wanted a number or a str"),
+        ({"threads": [1]}, r"threads: got \[1\], wanted a number or a str"),
+        ({"stage": b"attend"}, "stage: got b'attend', wanted a number or a str"),
+        ({"seconds": 1j}, "seconds: got 1j, wanted a number or a str"),
+        ({"seconds": {}}, r"seconds: got \{\}, wanted a number or a str"),
+        ({"threads": 100000}, "--threads: got 100000, wanted a whole number, 0 to .* per core"),
+    ],
+)
+def test_options_of_a_wrong_type(options, message):
+    """Nothing is measured: the error comes at once."""
+    with pytest.raises(smla.InvalidArgument, match=message):
+        smla.bench(**{"case": "select", "seconds": 0.01, **options})
+
+
+def test_flags_are_those_of_the_program():
+    flags = set()
+    for command in ("bench", "capacity", "explain"):
+        text = run(command, "--help").stdout
+        flags |= set(re.findall(r"^ +(?:-\w,)? *--([a-z-]+)(?= {2,}|$)", text, re.MULTILINE))
+    assert {flag.replace("-", "_") for flag in flags} - {"help", "json"} == tools._FLAGS
 
 
 def test_bad_configs(folder, tmp_path):

@@ -42,13 +42,14 @@ Table make_table() {
                   {"case", "case"},
                   {"kernel", "kernel", {}, 5},
                   {"ms", "median ms", milliseconds},
-                  {"min_ms", "min", milliseconds, 7},
+                  {"min_ms", "min", milliseconds, 6},
                   {"p10_ms", "p10", milliseconds, 2},
                   {"p90_ms", "p90", milliseconds, 3},
-                  {"max_ms", "max", milliseconds, 7},
+                  {"max_ms", "max", milliseconds, 6},
                   {"gflops", "GFLOP/s", show_fixed(1), 1},
-                  {"percent_of_peak", "% of peak", show_fixed(1), 7},
+                  {"percent_of_peak", "% of peak", show_fixed(1), 8},
                   {"peak_unit", "of unit", {}, 2},
+                  {"peak_gflops", ""},
                   {"gbytes_per_second", "GB/s", show_fixed(1), 1},
                   {"error", "error", small, 3},
                   {"repeats", "repeats", {}, 0}});
@@ -70,6 +71,7 @@ Table make_suite_table() {
                   {"tflops", "TFLOP/s", show_fixed(0), 2},
                   {"percent_of_peak", "% of peak", show_fixed(1), 6},
                   {"peak_unit", "of unit", {}, 2},
+                  {"peak_gflops", ""},
                   {"gbytes_per_second", "GB/s", show_fixed(0), 2},
                   {"error", "error", small, 3},
                   {"repeats", "repeats", {}, 1}});
@@ -86,8 +88,9 @@ void add_row(Table& table, const Measured& m) {
                quantile(m.repeats, 0, 1e3), quantile(m.repeats, 0.1, 1e3), quantile(m.repeats, 0.9, 1e3),
                quantile(m.repeats, 1, 1e3), figure(flops * 1e-9),
                m.peak_flops > 0 ? figure(100 * flops / m.peak_flops) : Document(),
-               m.unit.empty() ? Document() : Document(m.unit), figure(m.bytes / m.seconds * 1e-9),
-               std::isnan(m.error) ? Document() : Document(m.error), m.repeats.size()});
+               m.unit.empty() ? Document() : Document(m.unit), figure(m.peak_flops * 1e-9),
+               figure(m.bytes / m.seconds * 1e-9), std::isnan(m.error) ? Document() : Document(m.error),
+               m.repeats.size()});
 }
 
 using Work = std::function<std::vector<Measured>(Bench&)>;
@@ -181,6 +184,21 @@ std::string headline(const Bench& bench, const Context& context, const std::stri
                        context.description(), bench.stopwatch().clock(), peaks, bench.peaks().memory * 1e-9);
 }
 
+// Returns the line below the tables that says what % of peak is relative to; empty if no row has a unit.
+std::string peaks_line(const Document& rows) {
+    std::map<std::string, std::vector<double>> peaks;
+    for (const Document& row : rows)
+        if (!row["peak_gflops"].is_null())
+            peaks[row["peak_unit"].get<std::string>()].push_back(row["peak_gflops"].get<double>());
+    std::string out;
+    for (const auto& [unit, values] : peaks) {
+        const double least = quantile_of(values, 0), most = quantile_of(values, 1);
+        out += fmt::format("{}{} {:.0f}", out.empty() ? "" : "; ", unit, least);
+        out += most > 1.01 * least ? fmt::format(" to {:.0f} GFLOP/s", most) : " GFLOP/s";
+    }
+    return out.empty() ? out : "100 % of peak, measured before and after each case: " + out + "\n";
+}
+
 // Those that --case asks for.
 std::vector<SuiteCase> suite_cases(const Options& options) {
     std::vector<SuiteCase> cases = hopper_suite(options.bench.quick);
@@ -221,7 +239,7 @@ int bench_suite(const Tool& tool, const Options& options) {
              why_no_gpu.empty() ? "--engine cuda, or --quick"
                                 : text("a GPU (", why_no_gpu, "), or --quick for cases that run on a CPU"));
     const std::string busy = why_busy(context);
-    Progress progress(int64_t(cases.size()) + 1);
+    Progress progress(int64_t(cases.size()) + 1, "measuring the peaks");
     Bench bench(context, options.bench);
     progress.advance(1, "peak");
     Table table = make_suite_table();
@@ -235,8 +253,9 @@ int bench_suite(const Tool& tool, const Options& options) {
                    quantile(first, 1, 1e6), median_of(last) * 1e6, peer_of(each), figure(each.peer_us),
                    figure(each.peer_us / us), figure(flops * 1e-12),
                    m.peak_flops > 0 ? figure(100 * flops / m.peak_flops) : Document(),
-                   m.unit.empty() ? Document() : Document(m.unit), figure(m.bytes / seconds * 1e-9),
-                   std::isnan(m.error) ? Document() : Document(m.error), m.repeats.size()});
+                   m.unit.empty() ? Document() : Document(m.unit), figure(m.peak_flops * 1e-9),
+                   figure(m.bytes / seconds * 1e-9), std::isnan(m.error) ? Document() : Document(m.error),
+                   m.repeats.size()});
         progress.advance(1, m.stage + " " + each.name);
     }
     Document document = facts(bench, context, busy, options.bench.quick);
@@ -247,7 +266,8 @@ int bench_suite(const Tool& tool, const Options& options) {
     document["results"] = table.json();
     tool.print(document,
                headline(bench, context, busy) + "peers: " + kPeersMeasured +
-                   "; times of different boards differ by 10 %\n\n" + table.text(),
+                   "; times of different boards differ by 10 %\n\n" + table.text() +
+                   peaks_line(document["results"]),
                options.bench.save);
     return kOk;
 }
@@ -311,7 +331,7 @@ int bench(const Tool& tool, const Options& options) {
     if ((options.test == "all" && options.stage.empty()) || options.test == "decode")
         steps = decode_cases(options.bench.quick, options.bench.tokens, options.bench.context);
     const std::string busy = why_busy(context);
-    Progress progress(int64_t(todo.size() + steps.size()) + 1);
+    Progress progress(int64_t(todo.size() + steps.size()) + 1, "measuring the peaks");
     Bench bench(context, options.bench);
     progress.advance(1, "peak");
     Table calls = make_table(), layers = make_table();
@@ -341,7 +361,7 @@ int bench(const Tool& tool, const Options& options) {
                     "kind\n",
                     models.table().text());
     }
-    tool.print(document, out, options.bench.save);
+    tool.print(document, out + peaks_line(results), options.bench.save);
     return kOk;
 }
 
@@ -366,22 +386,22 @@ void add_bench(CLI::App& app, Tool& tool) {
         ->add_option("--case", options->test,
                      "all, attend, score, select, score_select, project, metadata, decode or host; all does "
                      "not include host")
-        ->check(one_of(
+        ->transform(one_of(
             {"all", "attend", "score", "select", "score_select", "project", "metadata", "decode", "host"}))
         ->capture_default_str();
     command
         ->add_option("--suite", options->suite,
                      "hopper: cases of other libraries (peers) with their times; requires a GPU, or --quick "
                      "on a CPU")
-        ->check(one_of({"hopper"}));
+        ->transform(one_of({"hopper"}));
     command
         ->add_option("--stage", options->stage,
                      "Measure one call of attend, score or select, described by the options under Shape")
-        ->check(one_of({"attend", "score", "select"}));
+        ->transform(one_of({"attend", "score", "select"}));
     command->add_flag("--list", options->list, "Print the cases of the suite without running them");
     command->add_flag("--quick", options->bench.quick, "Run few cases with small caches, in seconds");
     command->add_option("--seconds", options->bench.seconds, "Time spent repeating each case")
-        ->check(positive_number(kMostSeconds))
+        ->check(positive_number(kMostSeconds, "seconds"))
         ->capture_default_str();
     const auto count = [&](const char* name, int64_t& value, const char* about, int64_t most) {
         return command->add_option(name, value, about)->transform(token_count(1, most))->group("Shape");
@@ -397,6 +417,7 @@ void add_bench(CLI::App& app, Tool& tool) {
     command
         ->add_option("--format", options->format,
                      "Record format of the keys (smla list formats); default fp8_656 or index_fp8_132")
+        ->transform(any_case())
         ->group("Shape");
     command->add_option("--save", options->bench.save, "Also write the JSON document to this file");
     options->context.add(*command);

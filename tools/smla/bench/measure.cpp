@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kVariants =
     32;  // lists and queries alternate, so that caches and predictors cannot learn them
-constexpr uint64_t kSeed = 20;
+constexpr uint64_t kSeed = 20, kPoolSeed = 1000;
 constexpr size_t kPageBytes = 4096;
 
 template <class... Tensors>
@@ -138,7 +138,7 @@ const smla_cache& Bench::pool(const ListShape& list, int64_t width, int which) {
         if (each.format == wanted.format && each.width == wanted.width && each.pages == wanted.pages &&
             same++ == which)
             return each;
-    Filler(pools_, filling_, kSeed + filled_.size()).records(wanted);
+    Filler(pools_, filling_, kPoolSeed + filled_.size()).records(wanted);
     filled_.push_back(wanted);
     return filled_.back();
 }

@@ -50,7 +50,7 @@ struct Totals {
 Table cache_table(const AttentionConfig& config, const std::vector<LayerClass>& classes,
                   const CacheChoice& choice, const Options& options, Totals& totals) {
     Table table({{"layer_kind", "layers of kind"},
-                 {"layers", "layers"},
+                 {"layers", "layers", {}, 7},
                  {"cache", "cache"},
                  {"format", "format", {}, 4},
                  {"width", "width", {}, 1},
@@ -59,7 +59,7 @@ Table cache_table(const AttentionConfig& config, const std::vector<LayerClass>& 
                  {"bytes_per_token", "B/token", {}, 6},
                  {"paged_bytes_per_token", "in pages", {}, 2},
                  {"fixed_bytes_per_request", "fixed B/request", show_bytes, 5},
-                 {"all_layers_bytes_per_token", "all layers B/token", {}, 7},
+                 {"all_layers_bytes_per_token", "all layers B/token", {}, 8},
                  {"all_layers_fixed_bytes", "fixed", show_bytes, 3}});
     for (const LayerClass& each : classes)
         for (const CacheNeed& need : cache_needs(config, int(each.first), choice)) {
@@ -289,8 +289,10 @@ void add_capacity(CLI::App& app, Tool& tool) {
         ->transform(token_count(1, int64_t(1) << 31))
         ->capture_default_str();
     command->add_option("--kv-format", options->kv_format, "auto, or a KV format of smla list formats")
+        ->transform(any_case())
         ->capture_default_str();
     command->add_option("--index-format", options->index_format, "auto, or an index format")
+        ->transform(any_case())
         ->capture_default_str();
     command->add_option("--page-tokens", options->page_tokens, "Tokens per KV page")
         ->check(whole_number(1, 1 << 20))

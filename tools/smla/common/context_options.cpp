@@ -2,11 +2,14 @@
 
 #include "core/cpu_features.h"
 #include "core/environment.h"
+#include "core/limits.h"
 #include "engines/run.h"
 #include "names.h"
 #include "tool.h"
 
 #include <CLI/CLI.hpp>
+
+#include <algorithm>
 
 namespace smla::cli {
 
@@ -27,18 +30,33 @@ std::vector<std::string> isa_names() {
     return names;
 }
 
+// More threads than this take turns on the cores, so that every stage waits for all of them.
+constexpr int kThreadsPerCore = 8;
+
+CLI::Validator thread_count() {
+    return CLI::Validator(
+        [](std::string& value) {
+            const int cores = usable_cores(), most = std::min(4096, kThreadsPerCore * cores);
+            const std::string wrong = whole_number(0, most)(value);
+            return wrong.empty() ? wrong
+                                 : text(wrong, " (", kThreadsPerCore, " per core; this process may use ",
+                                        cores, cores == 1 ? " core)" : " cores)");
+        },
+        "");
+}
+
 }  // namespace
 
 void ContextOptions::add(CLI::App& command) {
     command
         .add_option("--engine", engine,
                     "auto (a GPU if there is one), reference, cpu or cuda (default: SMLA_ENGINE, else auto)")
-        ->check(one_of({engine_names().begin(), engine_names().end()}))
+        ->transform(one_of({engine_names().begin(), engine_names().end()}))
         ->capture_default_str()
         ->group(kGroup);
     command
         .add_option("--isa", isa, "Instruction set of the cpu engine (default: SMLA_ISA, else the best here)")
-        ->check(one_of(isa_names()))
+        ->transform(one_of(isa_names()))
         ->type_name("auto|scalar|avx2|avx512|avx512_bf16|amx|neon")
         ->group(kGroup);
     command
@@ -48,7 +66,7 @@ void ContextOptions::add(CLI::App& command) {
     command
         .add_option("--threads", threads,
                     "Number of threads; 0: SMLA_THREADS, else one per core that this process may use")
-        ->check(whole_number(0, 4096))
+        ->check(thread_count())
         ->capture_default_str()
         ->group(kGroup);
     command

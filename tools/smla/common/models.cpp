@@ -96,11 +96,30 @@ AttentionConfig published_model(const std::string& name) {
              suggestion(lower_case(name), published_models()));
 }
 
+namespace {
+
+// Returns the published model that the last component of a path names, as in "deepseek-ai/DeepSeek-V3.2" or
+// "zai-org/GLM-5.2-FP8", or "".
+std::string model_in_path(const std::string& path) {
+    const std::string name = path.substr(0, path.find_last_not_of('/') + 1);
+    const std::string word = lower_case(name.substr(name.rfind('/') + 1));
+    std::string best;
+    for (const std::string& each : published_models())
+        if (word.starts_with(each) && each.size() > best.size()) best = each;
+    return best.empty() ? nearest(word, published_models()) : best;
+}
+
+}  // namespace
+
 AttentionConfig load_model(const std::string& model) {
     std::error_code error;
-    const bool path = std::filesystem::exists(model, error) || model.find('/') != std::string::npos ||
-                      model.ends_with(".json");
-    return path ? load_config(model) : published_model(model);
+    if (std::filesystem::exists(model, error)) return load_config(model);
+    const bool path = model.find('/') != std::string::npos || model.ends_with(".json");
+    if (!path) return published_model(model);
+    if (const std::string near = model_in_path(model); !near.empty())
+        fail(SMLA_IO_ERROR, model, "no such file or folder",
+             text("a config.json or its folder; did you mean --model ", near, "?"));
+    return load_config(model);
 }
 
 }  // namespace smla::cli

@@ -76,13 +76,14 @@ std::string lower_case(std::string word) {
 }
 
 int parse_choice(const std::string& option, const std::string& value, const std::vector<std::string>& names) {
-    const auto found = std::find(names.begin(), names.end(), value);
-    if (found != names.end()) return int(found - names.begin());
-    fail(SMLA_INVALID_ARGUMENT, option, value, "one of " + joined(names) + suggestion(value, names));
+    const std::string wanted = lower_case(value);
+    for (size_t i = 0; i < names.size(); ++i)
+        if (lower_case(names[i]) == wanted) return int(i);
+    fail(SMLA_INVALID_ARGUMENT, option, value, "one of " + joined(names) + suggestion(wanted, names));
 }
 
 smla_format parse_format(const std::string& option, const std::string& name) {
-    if (const Format* format = find_format(name)) return format->id;
+    if (const Format* format = find_format(lower_case(name))) return format->id;
     std::vector<std::string> names;
     for (const Format* format : all_formats()) names.emplace_back(format->name);
     parse_choice(option, name, names);  // throws
@@ -104,7 +105,7 @@ void check_cache_type(const std::string& option, const std::string& name) {
     std::set<std::string> known;
     for (const Backend* backend : all_backends())
         for (const CacheType& type : backend->cache_types) known.insert(type.name);
-    if (!find_format(name)) parse_choice(option, name, {known.begin(), known.end()});
+    if (!find_format(lower_case(name))) parse_choice(option, name, {known.begin(), known.end()});
 }
 
 Stage parse_stage(const std::string& option, const std::string& name) {
@@ -145,8 +146,9 @@ struct Unit {
 };
 constexpr double kKi = 1024, kMi = kKi * kKi, kGi = kMi * kKi, kTi = kGi * kKi;
 constexpr Unit kTokenUnits[] = {{"k", kKi}, {"m", kMi}};
-constexpr Unit kMemoryUnits[] = {{"", kGi},  {"mib", kMi}, {"gib", kGi}, {"tib", kTi}, {"m", kMi},
-                                 {"g", kGi}, {"t", kTi},   {"mb", 1e6},  {"gb", 1e9},  {"tb", 1e12}};
+constexpr Unit kMemoryUnits[] = {{"", kGi},   {"mib", kMi}, {"gib", kGi}, {"tib", kTi}, {"mi", kMi},
+                                 {"gi", kGi}, {"ti", kTi},  {"m", kMi},   {"g", kGi},   {"t", kTi},
+                                 {"mb", 1e6}, {"gb", 1e9},  {"tb", 1e12}};
 
 // Splits "80GiB" into 80 and the size of its unit. Returns NaN if the text has another form.
 std::pair<double, double> with_unit(const std::string& value, std::span<const Unit> units) {
@@ -185,22 +187,24 @@ CLI::Validator memory_size(double high) {
             const double gibibytes = number * unit / kGi;
             if (!(gibibytes > 0 && gibibytes <= high))
                 return "got " + value +
-                       text(", wanted a size such as 80GiB, 80GB or 80 (GiB), at most ", high);
+                       text(", wanted a size such as 80GiB, at most ", high,
+                            " GiB; units are MiB, GiB, TiB (or M, G, T), MB, GB, TB; no unit means GiB");
             value = fmt::format("{}", gibibytes);
             return std::string();
         },
         "");
 }
 
-CLI::Validator positive_number(double high) {
-    return number([=](double n) { return n > 0 && n <= high; }, text("a number above 0, at most ", high));
+CLI::Validator positive_number(double high, const std::string& unit) {
+    return number([=](double n) { return n > 0 && n <= high; },
+                  text("a number", unit.empty() ? "" : " of ", unit, " above 0, at most ", high));
 }
 
 CLI::Validator one_of(std::vector<std::string> names) {
     return CLI::Validator(
         [names = std::move(names)](std::string& value) -> std::string {
             try {
-                parse_choice("", value, names);
+                value = names[size_t(parse_choice("", value, names))];
                 return "";
             } catch (const Error& error) {
                 return "got " + error.got + ", wanted " + error.wanted;
@@ -209,8 +213,18 @@ CLI::Validator one_of(std::vector<std::string> names) {
         "");
 }
 
-CLI::Validator number_from_0(double high) {
-    return number([=](double n) { return n >= 0 && n <= high; }, text("a number, 0 to ", high));
+CLI::Validator number_from_0(double high, const std::string& unit) {
+    return number([=](double n) { return n >= 0 && n <= high; },
+                  text("a number", unit.empty() ? "" : " of ", unit, ", 0 to ", high));
+}
+
+CLI::Validator any_case() {
+    return CLI::Validator(
+        [](std::string& value) {
+            value = lower_case(value);
+            return std::string();
+        },
+        "");
 }
 
 }  // namespace smla::cli

@@ -20,9 +20,10 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
 std::string lower_case(std::string word);
 std::string joined(const std::vector<std::string>& words, const char* separator = ", ");
 
-// Index of `value` in `names`, else an error that names the option.
+// Index of `value`, in upper or lower case, in `names`, else an error that names the option.
 int parse_choice(const std::string& option, const std::string& value, const std::vector<std::string>& names);
 
+// Parse names in upper or lower case.
 smla_format parse_format(const std::string& option, const std::string& name);  // aliases too
 smla_dtype parse_dtype(const std::string& option, const std::string& name, uint32_t allowed);
 // Throws for a kv_cache_dtype that no attention backend has. Each backend rejects the types of others.
@@ -35,12 +36,14 @@ CLI::Validator whole_number(int64_t low, int64_t high);
 CLI::Validator token_count(int64_t low, int64_t high);
 // Accepts an amount of memory: 80GiB, 80GB, 512MiB, or a number of GiB. The option gets the number of GiB.
 CLI::Validator memory_size(double high);
-// A number above 0, at most `high`.
-CLI::Validator positive_number(double high);
-// One of these names.
+// A number above 0, at most `high`. `unit` names it in errors: "seconds".
+CLI::Validator positive_number(double high, const std::string& unit = "");
+// Accepts one of these names in upper or lower case. The option gets the name as it is listed.
 CLI::Validator one_of(std::vector<std::string> names);
 constexpr double kMostSeconds = 1e6;  // upper bound of options in seconds
 // A number from 0 to `high`.
-CLI::Validator number_from_0(double high);
+CLI::Validator number_from_0(double high, const std::string& unit = "");
+// Accepts any text. The option gets it in lower case, as formats and dtypes are named.
+CLI::Validator any_case();
 
 }  // namespace smla::cli

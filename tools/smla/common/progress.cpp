@@ -23,8 +23,10 @@ Progress* newest = nullptr;  // the tool draws one at a time
 
 }  // namespace
 
-Progress::Progress(int64_t total) : total_(std::max<int64_t>(total, 1)), shown_(is_terminal()) {
+Progress::Progress(int64_t total, const std::string& first)
+    : total_(std::max<int64_t>(total, 1)), shown_(is_terminal()) {
     newest = this;
+    advance(0, first);
 }
 
 Progress::~Progress() {

@@ -10,7 +10,8 @@ namespace smla::cli {
 
 class Progress {
 public:
-    explicit Progress(int64_t total);
+    // `first` says what is done before the first step.
+    explicit Progress(int64_t total, const std::string& first = "");
     ~Progress();  // erases the bar
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;

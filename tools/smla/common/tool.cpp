@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -99,9 +100,11 @@ void Tool::note(const std::string& line) const {
 }
 
 int Tool::report(const Error& given) const {
-    constexpr size_t kPath = 4096, kValue = 190;
+    constexpr size_t kMessage = 280, kPath = 4096, kLeast = 16, kMost = 190;
+    const size_t others = given.field.size() + given.wanted.size();
+    const size_t value = std::clamp(kMessage - std::min(kMessage, others), kLeast, kMost);
     const Error error(given.status, shortened(given.field, kPath),
-                      given.got.empty() ? "nothing" : shortened(given.got, kValue), given.wanted);
+                      given.got.empty() ? "nothing" : shortened(given.got, value), given.wanted);
     note(text("error: ", error.what()));
     if (json_) print(error_document(error));
     return exit_code(error.status);

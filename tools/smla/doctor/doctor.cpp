@@ -58,13 +58,22 @@ std::string tiles() {
     return why.empty() ? "usable" : why;
 }
 
-// OpenBLAS takes kernels of AVX2 on processors that are newer than it (0.3.21: Zen 5), at half the rate.
+// OpenBLAS selects kernels of an older instruction set on processors that are newer than it: 0.3.21 selects
+// those of AVX2 on Zen 5, at half the rate, and Prescott's on processors that it cannot identify.
 std::string kernels_of_openblas(const std::string& core) {
-    const bool avx2 = core == "Haswell" || core == "Zen";
-    return text(core, " kernels",
-                avx2 && best_isa() >= SMLA_ISA_AVX512 && best_isa() <= SMLA_ISA_AMX
-                    ? ": those of AVX-512 may be faster, OPENBLAS_CORETYPE=SkylakeX takes them"
-                    : "");
+    const auto is_one_of = [&](const std::initializer_list<const char*>& names) {
+        return std::any_of(names.begin(), names.end(),
+                           [&](const char* each) { return strcasecmp(core.c_str(), each) == 0; });
+    };
+    const bool avx512 = is_one_of({"SkylakeX", "Cooperlake", "SapphireRapids"}),
+               avx2 = is_one_of({"Haswell", "Zen"});
+    const char* better = nullptr;
+    if (best_isa() > SMLA_ISA_AMX || avx512) better = nullptr;
+    else if (best_isa() >= SMLA_ISA_AVX512) better = "SkylakeX";
+    else if (best_isa() >= SMLA_ISA_AVX2 && !avx2) better = "Haswell";
+    return text(
+        core, " kernels",
+        better ? text(": OPENBLAS_CORETYPE=", better, " selects newer ones, which may be faster") : "");
 }
 
 Document or_null(double limit) { return limit > 0 ? Document(limit) : Document(); }

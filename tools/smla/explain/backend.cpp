@@ -3,7 +3,10 @@
 #include "backends/gate.h"
 #include "backends/registry.h"
 #include "common.h"
+#include "core/visible.h"
 #include "devices.h"
+#include "engines/candidate.h"
+#include "engines/run.h"
 #include "model/backend_config.h"
 #include "model_info.h"
 #include "models.h"
@@ -12,10 +15,36 @@ namespace smla::cli {
 
 namespace {
 
-std::string joined(const std::vector<std::string>& reasons) {
-    std::string out;
-    for (const std::string& reason : reasons) out += (out.empty() ? "" : "; ") + reason;
+// Stages whose kernel depends on the architecture.
+constexpr Stage kTold[] = {Stage::project, Stage::score, Stage::select, Stage::attend};
+
+// Returns the kernels of this build for a GPU by stage; which of them runs a call also depends on its shapes.
+// Returns null for a CPU or if the build has no code for the GPU.
+Document gpu_kernels(const DeviceInfo& device) {
+    if (device.type == SMLA_CPU || !has_code_for(device.capability)) return {};
+    Document out = Document::object();
+    for (const Stage stage : kTold) {
+        std::vector<std::string> names = kernel_names(stage, SMLA_ENGINE_CUDA);
+        std::erase_if(names, [&](const std::string& name) {
+            return name.starts_with("cuda_sm90_") && device.capability != 90;
+        });
+        out[std::string(stage_name(stage))] = names;
+    }
     return out;
+}
+
+std::string kernels_text(const DeviceInfo& device, const Document& kernels, const std::string& model) {
+    if (device.type == SMLA_CPU) return "";
+    if (cuda_architectures().empty())
+        return "kernels: none, because this build has no CUDA kernels; cmake --preset cuda builds them\n";
+    if (kernels.is_null())
+        return text("kernels: none, because this build has no code for ", device_name(device),
+                    "; cmake --preset cuda builds code for every architecture\n");
+    std::string out = "kernels of this build for it, best first:\n";
+    for (const auto& [stage, names] : kernels.items())
+        out += fmt::format("  {:<8} {}\n", stage, joined(names.get<std::vector<std::string>>(), ", "));
+    return out + text("On a machine with this GPU, smla explain --model ", model,
+                      " --device 0 shows the kernel of each stage.\n");
 }
 
 Document as_json(const BackendChoice& selection, const BackendConfig& config) {
@@ -36,6 +65,7 @@ Document as_json(const BackendChoice& selection, const BackendConfig& config) {
             {"forced", !selection.forced.empty()},
             {"engine", selection.engine.name},
             {"engine_refusal", selection.engine.refusal},
+            {"kernels", gpu_kernels(config.args.device)},
             {"candidates", candidates}};
 }
 
@@ -46,13 +76,13 @@ std::string as_text(const BackendChoice& selection) {
         const bool chosen = verdict.backend == selection.backend, able = verdict.refusals.empty();
         out += fmt::format("{} {}\n", chosen ? "*" : " ", verdict.backend->name);
         if (!chosen)
-            out += fmt::format("    {}\n", !able ? "not supported: " + joined(verdict.refusals)
+            out += fmt::format("    {}\n", !able ? "not supported: " + joined(verdict.refusals, "; ")
                                            : selection.forced.empty()
                                                ? "supported, lower priority"
                                                : "supported; SMLA_BACKEND or --backend names another");
         out += fmt::format("    original: {}\n", verdict.published.empty()
                                                      ? "would accept"
-                                                     : "would refuse: " + joined(verdict.published));
+                                                     : "would refuse: " + joined(verdict.published, "; "));
     }
     return out;
 }
@@ -76,7 +106,8 @@ int explain_backend(const Tool& tool, const std::string& model, const BackendQue
         tool.print(
             paint(Colour::bold, fmt::format("{} on {}, {} heads, kv_cache_dtype {}", config.common.model_type,
                                             question.device, resolved.args.heads, resolved.cache_type)) +
-            "\n" + as_text(selection));
+            "\n" + as_text(selection) +
+            kernels_text(args.device, gpu_kernels(args.device), without_controls(model)));
     }
     return selection.backend ? kOk : kUnsupportedHere;
 }

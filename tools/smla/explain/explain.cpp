@@ -9,7 +9,9 @@
 #include "models.h"
 #include "stage.h"
 #include "subcommands.h"
+#include "terminal.h"
 
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 namespace smla::cli {
@@ -190,15 +192,20 @@ void add_explain(CLI::App& app, Tool& tool) {
     CLI::App* command =
         tool.command(app, "explain", "Show which kernel runs each stage, and why others do not", kExamples);
     command->add_option("--model", options->model, kModelHelp);
-    command->add_option("--stage", options->stage,
-                        "Explain one call of this stage, described by the options below");
+    command
+        ->add_option("--stage", options->stage,
+                     "Explain one call of this stage, described by the options below")
+        ->transform(any_case());
     command->add_option("--layer", options->layer, "Number of the layer; default: one of each kind")
         ->check(whole_number(0, 100000));
     command->add_option("--kv-format", options->kv_format, "auto, or a KV format of smla list formats")
+        ->transform(any_case())
         ->capture_default_str();
     command->add_option("--index-format", options->index_format, "auto, or an index format")
+        ->transform(any_case())
         ->capture_default_str();
     command->add_option("--queries", options->queries, "dtype of the queries: auto, bf16, f32, ...")
+        ->transform(any_case())
         ->capture_default_str();
     command->add_option("--tokens", options->tokens, "Query tokens of each request")
         ->transform(token_count(1, 1 << 24))
@@ -216,6 +223,7 @@ void add_explain(CLI::App& app, Tool& tool) {
     command
         ->add_option("--kv-dtype", options->backend.kv_dtype,
                      "With --device: the engine's kv_cache_dtype: auto, bfloat16, fp8, fp8_ds_mla")
+        ->transform(any_case())
         ->capture_default_str();
     command->add_option("--backend", options->backend.backend,
                         "With --device: the attention backend to use, by name");
@@ -229,7 +237,9 @@ void add_explain(CLI::App& app, Tool& tool) {
              " or a compute capability such as sm_90. A number selects a GPU of the cuda engine"));
     tool.action(command, [&tool, options, command] {
         const bool model = !options->model.empty(), stage = !options->stage.empty();
-        if (!model && !stage && !tool.json()) std::fputs(text(kGuide, kExamples, "\n\n").c_str(), stderr);
+        if (!model && !stage && !tool.json())
+            std::fputs(wrapped(text(kGuide, kExamples, "\n\n"), terminal_columns(STDERR_FILENO)).c_str(),
+                       stderr);
         SMLA_CHECK(model != stage, "--model, --stage", model ? "both" : "neither",
                    "one of them; smla explain --help lists all options");
         options->shape.kv_format = options->kv_format;

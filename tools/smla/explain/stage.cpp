@@ -226,12 +226,17 @@ void add_stage_options(CLI::App& command, StageShape& shape) {
     count("--ratio", shape.ratio, "compress: tokens per entry", 2);
     count("--partials", shape.partials, "merge: partial results", 1);
     command.add_option("--extra-format", shape.extra_format, "attend: format of the extra cache, or none")
+        ->transform(any_case())
         ->capture_default_str()
         ->group(kStageGroup);
     command.add_option("--weights", shape.weights, "project: dtype of the weights")
+        ->transform(any_case())
         ->capture_default_str()
         ->group(kStageGroup);
-    command.add_option("--out", shape.out, "dtype of the output")->capture_default_str()->group(kStageGroup);
+    command.add_option("--out", shape.out, "dtype of the output")
+        ->transform(any_case())
+        ->capture_default_str()
+        ->group(kStageGroup);
     command.add_flag("--sink", shape.sink, "attend: with an attention sink")->group(kStageGroup);
 }
 

@@ -150,12 +150,12 @@ int list(const Tool& tool, const Options& options) {
                                      {"environment", environment_table, true}};
     std::vector<std::string> names{"all"};
     for (const Part& part : parts) names.emplace_back(part.name);
-    parse_choice("what", options.what, names);
+    const std::string& what = names[size_t(parse_choice("what", options.what, names))];
     Document document = Document::object();
     document["version"] = version_text();
     std::string out;
     for (const Part& part : parts) {
-        if (options.what != part.name && (options.what != "all" || part.is_long)) continue;
+        if (what != part.name && (what != "all" || part.is_long)) continue;
         const Table table = part.make();
         document[part.name] = table.json();
         out += (out.empty() ? "" : "\n") + (part.text ? part.text() : table).text();

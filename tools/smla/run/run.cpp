@@ -250,19 +250,22 @@ void add_options(CLI::App& command, Options& o) {
     command.add_option("--layer", o.layer, "Layer number (default: the input file's metadata, else 0)")
         ->check(whole_number(0, kMostLayers));
     command.add_option("--kv-format", o.kv_format, "Record format of the KV cache (smla list formats)")
+        ->transform(any_case())
         ->capture_default_str();
     command
         .add_option("--kv-scale", o.kv_scale,
                     "Scale of the KV cache; required by fp8_576 and fp8_512, where value = e4m3 code * scale")
         ->check(number_from_0(std::numeric_limits<float>::max()));
     command.add_option("--kv-writer", o.kv_writer, "Rules by which records are written: vllm or sglang")
-        ->check(one_of({"vllm", "sglang"}))
+        ->transform(one_of({"vllm", "sglang"}))
         ->capture_default_str();
     command.add_option("--index-format", o.index_format, "Record format of index keys")
+        ->transform(any_case())
         ->capture_default_str();
     command
         .add_option("--queries", o.queries,
                     "dtype of the queries, f32 or bf16; auto: f32 with row_f32, else bf16")
+        ->transform(any_case())
         ->capture_default_str();
     command
         .add_option("--chunk", o.chunks,
@@ -277,7 +280,7 @@ void add_options(CLI::App& command, Options& o) {
     command
         .add_option("--scratch-mib", o.scratch_mib,
                     "Most scratch memory of a stage, MiB; 0: as much as makes it faster")
-        ->check(number_from_0(1 << 30))
+        ->check(number_from_0(1 << 30, "MiB"))
         ->capture_default_str();
     command.add_option(
         "--topk", o.topk,

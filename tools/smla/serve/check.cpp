@@ -2,6 +2,7 @@
 
 #include "backends/gate.h"
 #include "backends/registry.h"
+#include "names.h"
 
 #include <algorithm>
 #include <cmath>
@@ -52,7 +53,7 @@ std::vector<std::vector<float>> alone(ServeSpec spec, const std::vector<TraceReq
 std::vector<ServeCase> serve_cases(const std::string& name) {
     std::vector<ServeCase> out;
     for (const Backend* backend : all_backends()) {
-        if (name != "all" && backend != &find_backend(name)) continue;
+        if (lower_case(name) != "all" && backend != &find_backend(name)) continue;
         for (const int32_t ratio : find_family(backend->family)->ratios) {
             out.push_back({backend, ratio});
             if (backend->family == SMLA_FAMILY_HYBRID_SHARED && ratio > 0)

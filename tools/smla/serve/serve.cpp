@@ -13,7 +13,7 @@ void ServeOptions::add(CLI::App& command) {
     option("--serve", trace,
            "Trace of requests, CSV: arrival,prompt,output,shared (examples/traces/mixed.csv)");
     option("--backend", backend, "all, or an attention backend by name");
-    option("--kv-dtype", settings.kv_dtype, "kv_cache_dtype of the backend");
+    option("--kv-dtype", settings.kv_dtype, "kv_cache_dtype of the backend")->transform(any_case());
     option("--step-tokens", settings.step_tokens, "Tokens of a step, at most")
         ->check(whole_number(4, 1 << 16));
     option("--requests", settings.requests, "Requests of a step, at most")->check(whole_number(1, 1 << 10));

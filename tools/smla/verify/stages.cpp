@@ -226,7 +226,7 @@ void add_stage_check_options(CLI::App& command, StageCheckOptions& options) {
     command
         .add_option("--seconds", options.seconds,
                     "Time to spend; up to 4 times as much until every kernel has had --floor problems")
-        ->check(positive_number(kMostSeconds))
+        ->check(positive_number(kMostSeconds, "seconds"))
         ->capture_default_str()
         ->group(group);
     command
@@ -240,8 +240,9 @@ void add_stage_check_options(CLI::App& command, StageCheckOptions& options) {
         ->check(whole_number(0, INT64_MAX))
         ->capture_default_str()
         ->group(group);
-    command.add_option("--stage", options.stage, "Only this stage")->group(group);
+    command.add_option("--stage", options.stage, "Only this stage")->transform(any_case())->group(group);
     command.add_option("--problem", options.problem, "Only this problem, KERNEL/NUMBER, as a miss names it")
+        ->transform(any_case())
         ->group(group);
 }
 
