@@ -1,6 +1,5 @@
 // Prepared calls: the attention of a decode step, checked and planned once, runs for each of three layers,
-// whose caches, queries and outputs have different addresses. Checks that the bits equal those of plain
-// calls.
+// whose caches, queries and outputs have different addresses. Checks that plain calls return the same bits.
 #include <smla/smla.hpp>
 
 #include <cstddef>
