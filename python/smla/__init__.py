@@ -1,8 +1,8 @@
 """smla: sparse multi-head latent attention (DeepSeek-V3.2, V4 and V4.1, GLM-5.x) on CPUs and NVIDIA GPUs.
 
-Stages: smla.attend, smla.score, smla.select, ... (smla.stages). Around them: smla.Cache, smla.Context,
-smla.Plan, smla.Backend, smla.Layer. What this machine can do: smla.doctor(), smla.explain(), smla.capacity(),
-smla.bench(), and smla.report(), which shows it all.
+Stages: smla.attend, smla.score, smla.select, ... (smla.stages). Objects for engines: smla.Cache,
+smla.Context, smla.Plan, smla.Backend, smla.Layer. Tools: smla.doctor(), smla.explain(), smla.capacity(),
+smla.bench() and smla.report().
 """
 
 from . import errors, rows, stages

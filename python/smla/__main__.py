@@ -1,5 +1,4 @@
-"""The command line: `smla` and `python -m smla` start the program that comes with the package. What
-needs Python's libraries runs here: `report`."""
+"""The command line: `smla` and `python -m smla` run the program in the package, or `report` in Python."""
 
 import os
 import sys

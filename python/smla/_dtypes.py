@@ -1,4 +1,4 @@
-"""Names of dtypes: smla's own, and those of NumPy, ml_dtypes and PyTorch."""
+"""Names of dtypes in smla, NumPy, ml_dtypes and PyTorch."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy as np
 from ._abi import Dtype
 from .errors import one_of, words
 
-# The name in PyTorch and ml_dtypes, and how NumPy holds the values: e2m1 two to a byte.
+# Name in PyTorch and ml_dtypes, and the NumPy dtype that stores the values. A byte has two e2m1 values.
 _TABLE = {
     Dtype.F64: ("float64", "float64"),
     Dtype.F32: ("float32", "float32"),
@@ -28,7 +28,7 @@ _BY_NAME: dict[Any, Dtype] = {**_OF_ARRAYS, **words(*Dtype)}
 
 
 def parse(dtype, field="dtype"):
-    """A Dtype from its name ("bf16", "bfloat16"), from a dtype of NumPy or PyTorch, or from itself."""
+    """Returns the Dtype for a name ("bf16", "bfloat16"), a dtype of NumPy or PyTorch, or a Dtype."""
     if type(dtype) is Dtype:
         return dtype
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
@@ -36,5 +36,5 @@ def parse(dtype, field="dtype"):
 
 
 def of_array(name):
-    """The Dtype of an array library's dtype name, None if there is none."""
+    """Returns the Dtype for an array library's dtype name, or None."""
     return _OF_ARRAYS.get(name)

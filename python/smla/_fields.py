@@ -1,4 +1,4 @@
-"""The fields of every stage, from the tables of the library, under the names of Python's functions."""
+"""The fields of every stage, from the library's tables, with the argument names of the Python functions."""
 
 import ctypes as c
 from typing import NamedTuple
@@ -8,9 +8,10 @@ from ._library import check, lib
 
 
 class Field(NamedTuple):
-    """A tensor, a cache or a number of a stage: smla_stage_field, with other fields by their arguments.
+    """A tensor, cache or number of a stage: smla_stage_field, with references to other fields by argument
+    name.
 
-    argument: what Python's function calls it. types: a bit per Dtype or Format.
+    argument: name in the Python function. types: a bit per Dtype or Format.
     """
 
     name: str
@@ -30,14 +31,16 @@ class Field(NamedTuple):
 
 
 def argument_of(name):
-    """ "primary.rows" is `rows`, "extra.rows" `extra_rows`, "extra.cache" `extra`, "score.q" `q`."""
+    """Returns the argument name: "primary.rows" gives `rows`, "extra.rows" `extra_rows`, "extra.cache"
+    `extra`.
+    """
     for inner in ("primary.", "score.", "select."):
         name = name.removeprefix(inner)
     return name.removesuffix(".cache").replace(".", "_")
 
 
 def fields_of(stage):
-    """The Fields of a Stage, in the order of its table."""
+    """Returns the Fields of a Stage, in the order of its table."""
     count, found = c.c_int32(), []
     check(lib.smla_stage_field_count(stage, c.byref(count)))
     for i in range(count.value):

@@ -12,7 +12,7 @@ _CACHE_BYTES = c.sizeof(_abi.Cache)
 assert PACKED.size == c.sizeof(_abi.Tensor)
 
 
-# Pointers are written as addresses.
+# Pointers are stored as integers.
 _NUMBERS = {
     kind: struct.Struct("=" + letter)
     for kind, letter in (
@@ -30,9 +30,9 @@ _KINDS = {_abi.Tensor: PACKED, _abi.Cache: _CACHE}
 
 
 class Struct:
-    """An argument struct: where its tensors and caches lie, and which of them the call writes.
+    """Layout of an argument struct: offsets of its tensors and caches, and which of them the call writes.
 
-    outputs: names of fields. called: what the values of a field are called, where not as the field.
+    outputs: names of written fields. called: maps names of fields to names of arguments.
     """
 
     def __init__(self, kind, outputs=(), called=str):
@@ -42,13 +42,13 @@ class Struct:
         blank = kind()
         if hasattr(blank, "struct_size"):
             blank.struct_size = self.size
-        for name, (_, offset) in self.places.items():  # args nested in args have a size of their own
+        for name, (_, offset) in self.places.items():  # nested structs also have a struct_size
             if name.endswith(".struct_size"):
                 outer = dict(kind._fields_)[name.split(".")[0]]
                 c.c_uint32.from_buffer(blank, offset).value = c.sizeof(outer)
         self.blank = bytes(blank)
-        # What a call looks up: (writer, offset, whether the call writes through the field, its name). Of two
-        # fields that are called alike the first counts.
+        # (writer, offset, whether the call writes to the field, name of the field) by argument. If two fields
+        # have the same argument name, the first is used.
         self._writers = {
             called(name): (_KINDS.get(what) or _NUMBERS[what], offset, name in self.outputs, name)
             for name, (what, offset) in reversed(self.places.items())
@@ -57,11 +57,11 @@ class Struct:
         self.arguments = frozenset(self._writers)
 
     def ignore(self, names):
-        """Values that are no fields."""
+        """Sets names of values that `fill` skips."""
         self._writers.update((name, None) for name in names)
 
     def only(self, values):
-        """Those of a function's local variables that are fields."""
+        """Returns the values that are fields."""
         return {name: value for name, value in values.items() if name in self.arguments}
 
     def _find(self, kind, prefix, base):
@@ -74,9 +74,10 @@ class Struct:
                 self.places[prefix + name] = (field, offset)
 
     def fill(self, values, keep, stream=0):
-        """A struct with these fields; None leaves one as it is. What must outlive the call goes to `keep`.
+        """Returns a struct with these fields; None leaves a field at its default. Appends objects that must
+        outlive the call to `keep`.
 
-        stream: the GPU's stream that is about to use the arrays.
+        stream: CUDA stream that is about to use the arrays.
         """
         args = self.kind.from_buffer_copy(self.blank)
         writers = self._writers
@@ -90,7 +91,7 @@ class Struct:
                 if is_output:
                     require_writable(value, name)
                 address, rest = describe(value, name, keep, stream)
-                if not rest:  # the library would take it for an absent tensor
+                if not rest:  # the library would treat it as an absent tensor
                     raise invalid(f"{name}.ndim", 0, "1 or more")
                 writer.pack_into(args, offset, address, rest)
             elif writer is _CACHE:

@@ -1,6 +1,4 @@
-"""Base classes of objects that hold a handle or an address: how they are copied, and a guard for objects that
-serve one call at a time.
-"""
+"""Base classes of objects with a handle or addresses, and a guard for objects that serve one call."""
 
 import threading
 import weakref
@@ -11,8 +9,8 @@ from .errors import InvalidArgument
 
 
 class Handle(Described):
-    """An object that cannot be duplicated, because it holds a handle or addresses: copy.copy, copy.deepcopy
-    and pickle raise TypeError. `_instead`: advice in the error message.
+    """An object that cannot be duplicated, because it has a handle or addresses: copy.copy, copy.deepcopy and
+    pickle raise TypeError. `_instead`: advice in the error message.
     """
 
     __slots__ = ()
@@ -20,7 +18,9 @@ class Handle(Described):
     handle: Any
 
     def _acquire(self, destroy: Any, handle: Any, *holds: Any) -> None:
-        """Sets `handle`, and calls destroy(handle) when this object dies. holds: objects kept until then."""
+        """Sets `handle`, and calls destroy(handle) when this object dies. holds: objects kept alive until
+        then.
+        """
         self.handle = handle
         # Not at exit, when other objects may still use the handle.
         weakref.finalize(self, _close, destroy, handle, holds).atexit = False
@@ -30,7 +30,7 @@ class Handle(Described):
 
 
 class Shared(Handle):
-    """A handle that any number of users may share: a copy is the object itself. It cannot be pickled."""
+    """A handle that several users may share: a copy is the object itself. It cannot be pickled."""
 
     __slots__ = ()
 
@@ -49,14 +49,14 @@ def _close(destroy, handle, _holds):
 
 
 class Bounded(dict):
-    """Values by what they depend on, bounded because a server meets new shapes for as long as it runs. A copy
-    begins empty.
+    """A cache with a bounded number of entries, because a server meets new shapes as long as it runs. A copy
+    is empty.
     """
 
     MOST = 4096
 
     def keep(self, key, value):
-        """Returns the value, which stands under the key from now on."""
+        """Stores the value under the key and returns it."""
         if len(self) >= self.MOST:
             self.clear()
         self[key] = value

@@ -24,11 +24,13 @@ def _questions():
 
 
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
-_function = None  # called by the library; must not be freed
+_function = None  # callback of the library; must not be freed
 
 
 def watch_signals(library):
-    """Lets signal handlers run during long calls of the main thread, the only one where Python runs them."""
+    """Lets signal handlers run during long calls of the main thread, the only thread in which Python runs
+    them.
+    """
     global _function
     if threading.current_thread() is not threading.main_thread():
         return
@@ -40,7 +42,7 @@ def watch_signals(library):
 
 
 def take_raised():
-    """Returns and forgets the exception that ended the call, or None."""
+    """Returns and clears the exception that ended the call, or None."""
     if not _raised:
         return None
     error = _raised[0]

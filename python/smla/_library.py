@@ -1,4 +1,4 @@
-"""Finds and loads libsmla, and turns its statuses into exceptions."""
+"""Finds and loads libsmla, and converts its statuses to exceptions."""
 
 import ctypes
 import os
@@ -13,21 +13,21 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def _candidates():
-    """In this order: SMLA_LIBRARY, the wheel's own, the one built in this clone, the system's."""
+    """Returns candidate paths: SMLA_LIBRARY, then the library in the wheel, this clone and the system."""
     if path := os.environ.get("SMLA_LIBRARY"):
-        return [path]  # a wrong path is an error, not a reason to look elsewhere
+        return [path]  # a wrong path is an error; other locations are not searched
     name, (major, minor) = "libsmla.so", divmod(_abi.VERSION // 100, 100)
     soname = f"{name}.{major or f'0.{minor}'}"  # as in src/CMakeLists.txt
     return [_PACKAGE / "lib" / name, _PACKAGE.parents[1] / "build/release/lib" / name, soname]
 
 
 def _warn_of_two(folder):
-    """The wheels smla and smla-cuda13 hold the same files: the later one has overwritten the other."""
+    """Warns if smla and smla-cuda13 are both installed: the later wheel has overwritten files of the other."""
     names = sorted(path.name.split("-")[0].replace("_", "-") for path in folder.glob("smla*.dist-info"))
     both = [name for name in names if name in ("smla", "smla-cuda13")]
     if len(both) > 1:
-        text = f"smla: {' and '.join(both)} are both installed, and share their files"
-        warnings.warn(f"{text}: uninstall both, then install one", RuntimeWarning, stacklevel=3)
+        text = f"smla: {' and '.join(both)} are both installed and overwrite each other's files"
+        warnings.warn(f"{text}; uninstall both, then install one", RuntimeWarning, stacklevel=3)
 
 
 def _load():
@@ -45,11 +45,11 @@ def _load():
             return ctypes.CDLL(str(path)), str(path)
         except OSError as error:
             tried.append(str(error))
-    text = "smla: libsmla.so cannot be loaded; SMLA_LIBRARY may name one. Tried: "
+    text = "smla: cannot load libsmla.so; set SMLA_LIBRARY to its path. Tried: "
     raise ImportError(text + "; ".join(tried))
 
 
-# ctypes itself would drop the bits that a parameter has no room for.
+# ctypes itself truncates integers to the width of a parameter.
 _INTEGERS = {
     ctypes.c_int32: {"bits": 32},
     ctypes.c_int64: {"bits": 64},
@@ -58,7 +58,7 @@ _INTEGERS = {
 
 
 def _checked(function, parameters):
-    """`function`, which refuses integers that its parameters cannot hold."""
+    """Returns `function` with a check that its integer arguments fit the parameter types."""
     limits = [
         (i, name, _INTEGERS[kind]) for i, (name, kind) in enumerate(parameters.items()) if kind in _INTEGERS
     ]
@@ -81,7 +81,7 @@ for _name, (_result, _parameters) in _abi.FUNCTIONS.items():
     try:
         _function = getattr(lib, _name)
     except AttributeError:
-        raise ImportError(f"smla: {path} lacks {_name}: it is not the library of this package") from None
+        raise ImportError(f"smla: {path} has no {_name}; it belongs to another version") from None
     _function.restype, _function.argtypes = _result, tuple(_parameters.values())
     setattr(lib, _name, _checked(_function, _parameters))
 
@@ -96,8 +96,9 @@ watch_signals(lib)
 
 
 def check(status):
-    """Raises the error of this thread's last call, unless status is OK; KeyboardInterrupt if Ctrl-C ended the
-    call."""
+    """Raises the error of this thread's last call unless status is OK, or KeyboardInterrupt if Ctrl-C ended
+    the call.
+    """
     if status:
         if status == _abi.Status.CANCELLED and (raised := take_raised()):
             raise raised
@@ -108,7 +109,7 @@ def check(status):
 
 
 def sized_text(call):
-    """The text of a function that writes to buffer[*bytes]: call(buffer, byref(bytes)) -> status."""
+    """Returns the text that call(buffer, byref(bytes)) -> status writes to buffer[*bytes]."""
     size = ctypes.c_size_t()
     check(call(None, ctypes.byref(size)))
     buffer = ctypes.create_string_buffer(size.value)
@@ -117,7 +118,7 @@ def sized_text(call):
 
 
 def names(call):
-    """The list of a function that gives (const char* const** names, int32_t* count)."""
+    """Returns the list of names that call(byref(array), byref(count)) -> status sets."""
     array, count = ctypes.POINTER(ctypes.c_char_p)(), ctypes.c_int32()
     check(call(ctypes.byref(array), ctypes.byref(count)))
     return [array[i].decode() for i in range(count.value)]

@@ -1,4 +1,4 @@
-"""Outputs that a caller did not bring: their shapes and dtypes follow from the fields of the stage."""
+"""Outputs that the caller omitted: their shapes and dtypes follow from the fields of the stage."""
 
 from . import _dtypes
 from ._abi import Dtype, FieldKind
@@ -11,12 +11,12 @@ _DTYPES = {1 << dtype: dtype for dtype in Dtype}
 
 
 def sums(array, name):
-    """The dtype of sums over an input: f64 for f64, else f32."""
+    """Returns the dtype of sums over an input: f64 for f64, else f32."""
     return _F64 if dtype_of(array, name) is _F64 else _F32
 
 
 def float_of(array, name="x"):
-    """The dtype of an output beside a floating input: its own; bf16, which attend wants, for fp8."""
+    """Returns the dtype of an output for a floating-point input: the input's dtype, or bf16 for fp8."""
     dtype = dtype_of(array, name)
     return dtype if dtype in _FLOATS else Dtype.BF16
 
@@ -26,7 +26,7 @@ def new(like, shape, dtype):
 
 
 def extent(value, name):
-    """A size that the caller chose, as an int."""
+    """Returns a size argument as an int."""
     return integer(name, value, 32, least=0)
 
 
@@ -38,18 +38,18 @@ def rank(array, name, ndim):
 
 
 def agree(argument, size, shape, output, dim):
-    """Raises an error if a size that the caller chose differs from the dimension of the caller's output."""
+    """Raises an error if a size argument differs from the dimension of the caller's output."""
     if size != shape[dim]:
-        raise invalid(argument, size, f"{shape[dim]}, which is {output}.shape[{dim}]")
+        raise invalid(argument, size, f"{shape[dim]} ({output}.shape[{dim}])")
 
 
 class Outputs:
-    """What a stage computes into new arrays.
+    """The new arrays that a stage computes.
 
-    listed: "out, lse?": in the order of the result, `?`: only if asked for. sizes: of letters that no input
-    has: the argument that chooses the size, and a function that returns it from the call's values and the
-    lengths by letter. dtypes: the arguments that name dtypes of outputs, if not `<output>_dtype`, with the
-    dtype if the argument is None.
+    listed: "out, lse?", in the order of the result; `?` marks outputs that are computed only on request.
+    sizes: for letters that no input has, the argument that sets the size, and a function that computes it
+    from the call's values and the lengths by letter. dtypes: arguments that set dtypes of outputs, if not
+    `<output>_dtype`, with the dtype if the argument is None.
     """
 
     def __init__(self, fields, listed, sizes, dtypes):
@@ -61,7 +61,7 @@ class Outputs:
         self.fields = [tensors[name] for name in self.names]
         inputs = [field for field in fields if field.argument in tensors and not field.is_written]
         self._first = inputs[0].argument
-        self._sources = {}  # fields by the letters that they have
+        self._sources = {}  # fields by the letters of their shapes
         for field in (*inputs, *self.fields):
             for letter in field.shape:
                 self._sources.setdefault(letter, []).append(field)
@@ -77,7 +77,7 @@ class Outputs:
 
     @staticmethod
     def _dims(field, tensors):
-        """(letter, divisor) of each dimension; of "*", as in place."""
+        """Returns (letter, divisor) of each dimension. "*" selects the letter of the in-place input."""
         out = []
         for dim, word in enumerate(field.shape):
             letter, _, divisor = word.partition("/")
@@ -86,8 +86,8 @@ class Outputs:
         return out
 
     def set_parameters(self, parameters):
-        """Sets the parameters of the stage's function. Parameters that may be None and choose a dimension or
-        the dtype of an output must agree with the caller's output.
+        """Sets the parameters of the stage's function. An optional parameter that sets a dimension or dtype
+        of an output must agree with the caller's output.
         """
         for field, dims, dtype, _ in self._plans:
             sizes = [
@@ -101,7 +101,7 @@ class Outputs:
             ]
 
     def missing(self, values, extent=extent, dtype_of=dtype_of):
-        """(argument, shape, dtype) of each output that `values` lack and the call wants, in order."""
+        """Returns (argument, shape, dtype) of each requested output that `values` lack, in order."""
         out, lengths, dtypes = [], {}, {}
         for name, argument, dim, ndim in self._choices:
             array = values.get(name)
@@ -110,7 +110,7 @@ class Outputs:
             if dim is None:
                 has, chosen = dtype_of(array, name), _dtypes.parse(values[argument], argument)
                 if chosen is not has:
-                    raise invalid(argument, chosen.name.lower(), f"{has.name.lower()}, which is {name}.dtype")
+                    raise invalid(argument, chosen.name.lower(), f"{has.name.lower()}, the dtype of {name}")
             else:
                 agree(argument, values[argument], rank(array, name, ndim), name, dim)
         for field, dims, chosen, default in self._plans:
@@ -137,7 +137,7 @@ class Outputs:
             if array is not None and not isinstance(array, bool):
                 lengths.update(zip(field.shape, rank(array, field.argument, len(field.shape))))
                 return lengths[letter]
-        if letter not in self._sizes:  # a needed tensor is missing
+        if letter not in self._sizes:  # a required tensor is missing
             shape_of(None, self._sources[letter][0].argument)
         argument, size = self._sizes[letter]
         length = size(values, lambda other: self._length(other, lengths, values, extent))
@@ -148,7 +148,7 @@ class Outputs:
         dtype = values.get(chosen)
         if (dtype := default if dtype is None else dtype) is not None:
             return _dtypes.parse(dtype, chosen)
-        if field.types & (field.types - 1) == 0:  # there is but one
+        if field.types & (field.types - 1) == 0:  # only one dtype
             return _DTYPES[field.types]
         like = field.double_as or self._first
         any_float = field.types >> Dtype.F16 & 1

@@ -1,4 +1,4 @@
-"""One stage call: fills the arguments, finds context, workspace and stream, and runs it."""
+"""Stage calls: fills the arguments, finds context, workspace and stream, and runs the stage."""
 
 import ctypes as c
 import inspect
@@ -20,7 +20,7 @@ from .tensor import Tensor, device_of, dtype_of, plain, require_writable, shape_
 
 
 class _Instead(threading.local):
-    action = None  # what explain_call and its like do in place of the call
+    action = None  # action of explain_call, check_call, prepare_call or Call, which replaces the call
 
 
 _instead = _Instead()
@@ -33,11 +33,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class StageCall:
-    """A stage of the C ABI, called with the arguments of its Python function: return _call(locals()).
+    """A stage of the C ABI. Its Python function calls it with its arguments: return _call(locals()).
 
-    What fields there are, which of them are written, and what shape and dtype outputs have, the library
-    knows (_fields.py). outputs: what the function allocates and returns; sizes, dtypes: see Outputs. result:
-    makes what the function returns of the outputs.
+    The library's tables (_fields.py) list the fields and determine the written fields and the shapes and
+    dtypes of outputs. outputs: names of outputs that the function allocates and returns. sizes, dtypes: see
+    Outputs. result: function that creates the result from the outputs.
     """
 
     def __init__(self, name, args_type, outputs="", *, sizes=None, dtypes=None, result=None):
@@ -53,7 +53,7 @@ class StageCall:
             for name, field in self.fields.items()
             if field.kind is FieldKind.NUMBER
         ]
-        # Left out, such an output means in place.
+        # If such an output is omitted, the stage writes in place.
         self._in_place = [
             (name, field.in_place_of)
             for name, field in self.fields.items()
@@ -71,7 +71,7 @@ class StageCall:
             if get_origin(each.annotation) is Literal
         }
         self.flags = [name for name, each in self.parameters.items() if each.annotation is bool]
-        # What decides on outputs only.
+        # Arguments that only affect outputs.
         self.choices = [name for name in self.parameters if name not in self.struct.arguments]
         self.struct.ignore((*self.choices, *_OF_CALL))
         self.outputs.set_parameters(parameters)
@@ -91,7 +91,9 @@ class StageCall:
         return argument in self.fields and self.fields[argument].is_written
 
     def __call__(self, values: dict[str, Any]) -> Any:
-        """values: of the function's parameters, by name. Returns what the function returns."""
+        """Runs the stage. values: arguments of the Python function, by name. Returns the result of the
+        function.
+        """
         like = values[self.first]
         for name, shape, dtype in self.outputs.missing(values):
             values[name] = new(like, shape, dtype)
@@ -105,7 +107,7 @@ class StageCall:
         return self.result(*results) if results else None
 
     def _convert(self, values):
-        """To what the struct takes: numbers for words, addresses for scales that lie on the device."""
+        """Converts values for the struct: enumerator names to numbers, scales on the device to addresses."""
         for name, words in self.words.items():
             values[name] = one_of(name, values[name], words)
         for name in self.numbers:
@@ -123,10 +125,12 @@ class StageCall:
                 _put_scale(values, name, self.first)
 
     def _run(self, values, like):
-        """like: the tensor that gives the device, library and stream which the caller does not give."""
+        """Runs the stage. like: the tensor that determines device, library and stream if the caller omits
+        them.
+        """
         context, workspace, stream = values["context"], values["workspace"], values["stream"]
         try:
-            # If it is absent, the stage itself refuses, with its name.
+            # If it is absent, the stage itself reports the missing argument.
             device = (DeviceType.CPU, 0) if like is None else device_of(like)
         except InvalidArgument:
             self.struct.fill(values, [])  # raises with the name of the field
@@ -142,14 +146,14 @@ class StageCall:
             action(self, args, context, values)
             return
         if workspace is not None and type(workspace) is not Workspace:
-            raise invalid("workspace", type(workspace).__name__, "a smla.Workspace, of Context.workspace()")
+            raise invalid("workspace", type(workspace).__name__, "a smla.Workspace from Context.workspace()")
         budget = 0 if workspace is None else workspace._budget
         call = context.handle, self.stage, c.byref(args), budget
         context._run(workspace, like, stream, lib.smla_workspace_size, _run_stage, *call)
 
 
 def _put_scale(values, name, first):
-    """A number stays; an array of one f32 beside the first tensor becomes its address, as <name>_device."""
+    """Replaces a scale that is an array of one f32 on the device of `first` by its address, <name>_device."""
     scale = values[name]
     if isinstance(scale, (int, float, np.number)):
         return
@@ -161,7 +165,9 @@ def _put_scale(values, name, first):
     if dtype is not Dtype.F32 or any(extent != 1 for extent in shape):
         raise invalid(name, f"{dtype.name.lower()} {list(shape)}", "a number, or an array of one f32")
     if device_of(scale) != device_of(values[first]):  # the kernel reads it
-        raise invalid(f"{name}.device", device_of(scale), f"{device_of(values[first])}, that of {first}")
+        raise invalid(
+            f"{name}.device", device_of(scale), f"{device_of(values[first])}, the device of {first}"
+        )
     values[name] = None
     values[f"{name}_device"] = Tensor(scale, Dtype.F32, name).address
 
@@ -172,7 +178,7 @@ def instead_of(call, action, arguments, keywords):
         raise invalid(
             "call", "a call inside another explain_call, check_call, prepare_call or Call", "one at a time"
         )
-    if (getattr(call, "__module__", None) or "").split(".")[0] != "smla":  # it would do what it does
+    if (getattr(call, "__module__", None) or "").split(".")[0] != "smla":  # an arbitrary function would run
         raise invalid("call", getattr(call, "__name__", repr(call)), "a function of smla.stages")
     answers = []
     _instead.action = lambda *filled: answers.append(action(*filled))
@@ -186,12 +192,16 @@ def instead_of(call, action, arguments, keywords):
 
 
 def explain_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> dict[str, Any]:
-    """Which kernel a call would take, and why not the others. Nothing is computed.
+    """Returns which kernel would run a stage call, and why the other kernels were not selected. Computes
+    nothing.
 
-    call: a stage function (smla.attend, smla.torch.attend, ...), then its arguments. Returns a dict: "stage";
-    "runs_on": the context's description; "candidates": a list, the best kernel first, of dicts with "kernel":
-    its name, "chosen": whether the call takes it, and "refusal": why it cannot run these arguments, "" if it
-    can.
+    Args:
+        call: a stage function (smla.attend, smla.torch.attend, ...), followed by its arguments.
+
+    Returns:
+        A dict with "stage"; "runs_on", the context's description; and "candidates", a list of dicts, best
+        kernel first, with "kernel" (name), "chosen" (bool) and "refusal" (why the kernel does not support the
+        arguments, or "").
 
     Example:
         >>> smla.explain_call(smla.norm, np.ones((1, 1, 4), np.float32), eps=1e-6)["stage"]
@@ -203,9 +213,12 @@ def explain_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) 
 
 
 def check_call(call: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> None:
-    """Scans what hot calls take on trust (rows, lengths, tables, slots); DataError at the first bad value.
+    """Checks rows, lengths, tables and slots of a stage call, which the call itself does not check.
 
-    Nothing is computed.
+    Computes nothing. Arguments are the same as in explain_call.
+
+    Raises:
+        DataError: a value is invalid; the message describes the first one.
 
     Example:
         >>> smla.check_call(smla.norm, np.ones((1, 1, 4), np.float32), eps=1e-6)

@@ -20,7 +20,7 @@ Array: TypeAlias = HasShape | HasDlpack
 NewArray: TypeAlias = Any  # an array of the library of the call's first array
 DtypeLike: TypeAlias = Any  # "bf16", numpy.float32, torch.bfloat16, ...
 
-# Names of enumerators. For arguments of stages, they are listed in the order of their values.
+# Names of enumerators; for arguments of stages, in the order of their values.
 EngineName: TypeAlias = Literal["auto", "reference", "cpu", "cuda"]
 IsaName: TypeAlias = Literal["auto", "scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"]
 FamilyName: TypeAlias = Literal["dsa", "hybrid", "hybrid_shared"]

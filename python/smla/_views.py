@@ -14,17 +14,23 @@ from .errors import name_bytes
 
 
 class _Memory:
-    """Memory as np.asarray takes it. Keeps its owner alive."""
+    """Memory with an __array_interface__; keeps its owner alive."""
 
     def __init__(self, interface, owner):
         self.__array_interface__, self._owner = interface, owner
 
 
 class GpuView(Handle):
-    """Memory of a GPU that smla owns: `cupy.asarray(view)` and `torch.as_tensor(view, device="cuda")` take it
-    without a copy. shape: tuple; dtype: NumPy's; device: index of the GPU. Read only. Work that is queued on
-    the stream of a build after it sees what the build wrote. Keeps its owner alive. A view cannot be copied
-    or pickled, but its contents can.
+    """Read-only GPU memory that smla owns.
+
+    `cupy.asarray(view)` and `torch.as_tensor(view, device="cuda")` return arrays over the same memory. Work
+    that is queued on the stream of a build after the build sees the results of that build. A view keeps its
+    owner alive. It cannot be copied or pickled, but its contents can.
+
+    Attributes:
+        shape: tuple.
+        dtype: NumPy dtype.
+        device: index of the GPU.
     """
 
     _instead = 'torch.as_tensor(view, device="cuda").clone() or cupy.array(view) copies its contents'
@@ -41,8 +47,8 @@ class GpuView(Handle):
 
 
 def view(tensor, owner):
-    """A view of a smla_tensor: NumPy's, read-only, or a GpuView; None if it is absent. Contents change with
-    the next build.
+    """Returns a read-only NumPy array or a GpuView over a smla_tensor, or None if it is absent. Contents
+    change with the next build.
     """
     if tensor.ndim == 0:
         return None
@@ -52,7 +58,7 @@ def view(tensor, owner):
         return np.empty(shape, STORAGE[dtype])
     interface = {
         "version": 3,
-        "data": (tensor.data or 0, not gpu),  # PyTorch refuses a GPU's memory that is marked read-only
+        "data": (tensor.data or 0, not gpu),  # PyTorch rejects GPU memory that is marked read-only
         "shape": shape,
         "strides": tuple(stride * ITEM_BYTES[dtype] for stride in tensor.stride_elems[: tensor.ndim]),
         "typestr": STORAGE[dtype].str,
@@ -63,7 +69,7 @@ def view(tensor, owner):
 
 
 def field(function, handle, name, owner):
-    """The view that a function (handle, name, smla_tensor*) gives."""
+    """Returns the view of the tensor that function(handle, name, smla_tensor*) sets."""
     out = Tensor()
     check(function(handle, name_bytes("name", name), c.byref(out)))
     return view(out, owner)

@@ -1,4 +1,4 @@
-"""Attention backends: the units that an inference engine plugs in (smla/backend.h, docs/backends)."""
+"""Attention backends: attention implementations for inference engines (smla/backend.h, docs/backends)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def backends() -> list[str]:
 
 
 def _text(value, name):
-    """A char* of a string; None and "" are absent."""
+    """Returns a string as a char*; None and "" mean absent."""
     return None if value is None or value == "" else name_bytes(name, value)
 
 
@@ -70,7 +70,9 @@ def _require_known(values, names, prefix=""):
 
 
 def _device(device):
-    """smla_device_info of a name ("sm_90") or of a dict of its fields; None: this machine's processor."""
+    """Returns the smla_device_info of a name ("sm_90") or a dict of its fields; None selects this machine's
+    processor.
+    """
     if device is None:
         return _abi.DeviceInfo()
     if isinstance(device, str):
@@ -94,7 +96,7 @@ def _args(
     precision="default",
     **numbers,
 ):
-    """smla_backend_args; unknown names are refused."""
+    """Returns smla_backend_args; rejects unknown names."""
     _require_known(numbers, _abi.BackendNumbers.__annotations__)
     out = _ARGS.fill(
         {
@@ -115,9 +117,12 @@ def _args(
 def why_not(
     name: str | None, family: FamilyName, *, original: bool = False, **options: Unpack[BackendOptions]
 ) -> list[str]:
-    """Why backend `name` cannot serve these options, a list of reasons; empty: it can.
+    """Returns the reasons why a backend does not support these options: a list, empty if the backend supports
+    them.
 
-    original: what the published backend's own gate would say. Options: those of Backend.
+    Args:
+        name, family, options: as in Backend.
+        original: apply the checks of the published backend instead.
 
     Example:
         >>> sizes = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}
@@ -137,9 +142,11 @@ def why_not(
 def select_backend(
     family: FamilyName, *, wanted: str | None = None, **options: Unpack[BackendOptions]
 ) -> dict[str, Any]:
-    """Which backend serves these options and why not the others: a dict.
+    """Returns a dict with the backend that is selected for these options, and why the others are not.
 
-    wanted, or SMLA_BACKEND of the environment, forces one. Options: those of Backend.
+    Args:
+        family, options: as in Backend.
+        wanted: name of a required backend. Default: the environment variable SMLA_BACKEND.
 
     Example:
         >>> sizes = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}
@@ -158,19 +165,27 @@ def select_backend(
 class Backend(Shared):
     """An attention backend for one kind of layer.
 
-    name: of backends(), or None: selected. family: "dsa" (V3.2, GLM-5.x), "hybrid" (one compression ratio of
-    V4) or "hybrid_shared" (one of V4.1). Required options: heads, max_tokens, max_requests, max_seq_len,
-    softmax_scale, and for "dsa" topk (the model's index_topk); with defaults in smla/backend.h: kv_lora_rank,
-    rope_dim, nope_dim, v_head_dim, head_dim, page_tokens, window_page_tokens, topk, window, ratio,
-    speculative_tokens, batch_invariant, q_scale, kv_scale, max_logits_bytes;
-    kv_cache_dtype ("bfloat16", "fp8_ds_mla", ...; "auto": the backend's default, or rows of the queries' type
-    if the default is row_bf16 and queries are f32 or f64),
-    dtype of queries, wants (what must be refused: "alibi", ...),
-    plan_groups (more groups for the metadata), device ("sm_90", ...; None: what the context runs on),
-    precision of attention ("exact", "rounded": see smla.attend).
+    Any number of threads may use a backend concurrently. A backend is immutable; copying returns the same
+    object. It cannot be pickled.
 
-    Any number of threads may use a backend at once. It never changes; copying it returns the same object. It
-    cannot be pickled.
+    Args:
+        name: a name from backends(). None selects a backend.
+        family: "dsa" (V3.2, GLM-5.x), "hybrid" (one compression ratio of V4) or "hybrid_shared" (one of
+            V4.1).
+        context: Default: the default context.
+        heads, max_tokens, max_requests, max_seq_len, softmax_scale: required.
+        topk: index_topk of the model; required for "dsa".
+        kv_cache_dtype: "bfloat16", "fp8_ds_mla", ... "auto" selects the backend's default, or rows in the
+            dtype of queries if the default is row_bf16 and queries are f32 or f64.
+        dtype: dtype of queries.
+        wants: required features, such as "alibi"; a backend without one of them is not supported.
+        plan_groups: additional groups for the metadata.
+        device: "sm_90", ... Default: the device of the context.
+        precision: "exact" or "rounded", as in smla.attend.
+
+    Other options, with defaults in smla/backend.h: kv_lora_rank, rope_dim, nope_dim, v_head_dim, head_dim,
+    page_tokens, window_page_tokens, window, ratio, speculative_tokens, batch_invariant, q_scale, kv_scale,
+    max_logits_bytes.
 
     Example:
         >>> sizes = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}
@@ -207,8 +222,9 @@ class Backend(Shared):
 
     @property
     def info(self) -> dict[str, Any]:
-        """name, family, kv_cache_dtype, format, head_size, page_tokens, window_page_tokens,
-        reorder_threshold, padded_heads, graph_support, compressed_format ("none": no such cache): a dict.
+        """A dict: name, family, kv_cache_dtype, format, head_size, page_tokens, window_page_tokens,
+        reorder_threshold, padded_heads, graph_support and compressed_format ("none" if there is no such
+        cache).
         """
         out = _abi.BackendInfo(struct_size=c.sizeof(_abi.BackendInfo))
         check(lib.smla_backend_get_info(self.handle, c.byref(out)))
@@ -224,9 +240,10 @@ class Backend(Shared):
         return info
 
     def cache_shape(self, pages: int, group: str = "primary") -> dict[str, Any]:
-        """shape [pages, tokens per page, record], dtype, page_stride_bytes and bytes of a cache: a dict.
+        """Returns a dict: shape [pages, tokens per page, record], dtype, page_stride_bytes and bytes of a
+        cache.
 
-        group: "primary", or "window" and "compressed" of V4 and V4.1.
+        group: "primary" for "dsa"; "window" or "compressed" for V4 and V4.1.
         """
         out = _abi.CacheShape(struct_size=c.sizeof(_abi.CacheShape))
         check(lib.smla_backend_cache_shape(self.handle, group_bits([group]), pages, c.byref(out)))
@@ -238,7 +255,7 @@ class Backend(Shared):
         }
 
     def metadata(self) -> Metadata:
-        """New Metadata, with persistent buffers sized for the maxima."""
+        """Returns new Metadata, with persistent buffers sized for the maxima."""
         return Metadata(self)
 
     def forward(
@@ -254,12 +271,18 @@ class Backend(Shared):
         stream: int | None = None,
         **tensors: Array | None,
     ) -> NewArray:
-        """One step of one layer. The tensors have N rows, the step's tokens first.
+        """Runs one step of one layer. All tensors have N rows, beginning with the tokens of the step.
 
-        metadata: built for this step; None: warm-up, which zeroes out and leaves the caches. q: DSA [N,H,nope
-        + rope], rotated; HYBRID [N,H,D]. out: DSA [N,H * v] or [N,H,v], HYBRID [N,>=H,D]; None: new, of q's
-        dtype (bf16 beside e4m3). kv_cache, swa_cache: smla.Cache. tensors, as in smla/backend.h: q_pe, k_c,
-        k_pe, topk_indices, w_uk_t, w_uv, sink, lse. Returns out.
+        Args:
+            metadata: metadata of this step. None is a warm-up, which sets out to 0 and accesses no cache.
+            q: DSA [N,H,nope + rope], rotated; HYBRID [N,H,D].
+            out: DSA [N,H * v] or [N,H,v]; HYBRID [N,>=H,D]. Default: new, in the dtype of q (bf16 for e4m3).
+            kv_cache, swa_cache: smla.Cache.
+            stage_budget: as in Layer.forward.
+            tensors: q_pe, k_c, k_pe, topk_indices, w_uk_t, w_uv, sink, lse (smla/backend.h).
+
+        Returns:
+            out.
         """
         out = self._out(q, tensors) if out is None else out
         stream = stream_of_call(stream, device_of(q, "q"), q)
@@ -280,9 +303,10 @@ class Backend(Shared):
     ) -> Call:
         """Prepares a call of `forward` with these tensors and returns it as a Call. Computes nothing.
 
-        metadata: metadata of the steps. It may be rebuilt between runs, with the same number of tokens.
-        moving: names as in Call: "q", "out", "kv_cache", "kv_cache.scale", ...
-        tensors, stage_budget: as in `forward`. The tensors must include `out`.
+        Args:
+            metadata: metadata of the steps. It may be rebuilt between runs, with the same number of tokens.
+            moving: names as in Call: "q", "out", "kv_cache", "kv_cache.scale", ...
+            tensors, stage_budget: as in `forward`; `out` is required.
         """
         args = self._fill(metadata, tensors, stage_budget, [])
         create = functools.partial(lib.smla_backend_call_create, self.handle)
@@ -293,7 +317,7 @@ class Backend(Shared):
         """Returns the arguments of a step."""
         for name in tensors:
             if name not in _TENSORS:
-                raise invalid(name, "a tensor", "one of " + ", ".join(sorted(_TENSORS - _NAMED)))
+                raise invalid(name, "an unknown name", "one of " + ", ".join(sorted(_TENSORS - _NAMED)))
         handle = None if metadata is None else metadata.handle
         return _FORWARD.fill({"stage_budget": stage_budget, "metadata": handle, **tensors}, keep, stream)
 
@@ -311,10 +335,11 @@ _TENSORS = {name for name, (what, _) in _FORWARD.places.items() if what is _abi.
 
 
 class Metadata(Handle):
-    """Metadata of a step: built once, then read by the forward of every layer of one kind.
+    """Metadata of a step, which is built once and read by the forward of every layer of one kind.
 
-    Its buffers never move. Any number of threads may read it at once, but only one may build it, while no
-    other reads it; any other call raises InvalidArgument. It cannot be copied or pickled.
+    Its buffers have fixed addresses. Any number of threads may read metadata concurrently. A build must not
+    overlap with other builds or reads; such a call raises InvalidArgument. Metadata cannot be copied or
+    pickled.
 
     Example:
         >>> sizes = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}
@@ -355,35 +380,39 @@ class Metadata(Handle):
     ) -> None:
         """Builds the metadata of a step. An invalid batch changes nothing.
 
-        Lifetime: arrays on the host may be changed when build() has returned; block_table fields show copies.
-        Arrays on a GPU must stay unchanged until the work on the stream has finished; block tables on a GPU,
-        which the block_table fields show, until the last forward() of the step has. The object keeps
-        references to those tables until the next build.
+        All arrays must be on the host, or on the context's GPU. A build on a GPU does not synchronize and can
+        be captured in a CUDA graph. It needs the arguments marked "GPU", which a build on the host computes.
 
-        Arguments are those of Plan.build, which documents the pages that the tables of a host batch must
-        have. Pages must not be smaller than the backend's. stream: on a GPU, the address of the CUDA stream
-        in whose order the fields change; None: the current stream of the library of query_start_loc, for
-        arrays on the host the default stream. All arrays lie on the host, or on the context's GPU: then
-        nothing is waited for, the build may be captured, and the rest comes as numbers. tokens: T. decodes:
-        how many requests, the first ones, are decodes; decode_tokens: their tokens. query_tokens: of all
-        requests, 0: tokens. max_query_len, max_seq_len: bounds, 0: none but the maxima. On the host these are
-        counted.
+        Lifetime: arrays on the host may be changed after build() has returned; block_table fields show
+        copies. Arrays on a GPU must stay unchanged until the work on the stream has finished, and block
+        tables, which the block_table fields show, until the last forward() of the step has finished. The
+        object keeps references to these tables until the next build.
+
+        Args:
+            query_start_loc, seq_lens, rope_positions, groups: as in Plan.build, which lists the required
+                pages. Pages must not be smaller than the backend's.
+            tokens: T with padding (GPU).
+            stream: address of the CUDA stream that orders the changes. Default: the current stream of
+                query_start_loc's library, or the default stream for arrays on the host.
+            decodes, decode_tokens: number of leading decode requests, and of their tokens (GPU).
+            query_tokens: tokens of all requests (GPU). Default: tokens.
+            max_query_len, max_seq_len: upper bounds (GPU). Default: query_tokens and the maximum.
         """
         keep: list[Any] = []
         batch = fill_batch(locals(), keep)
         check(lib.smla_backend_metadata_build(self.handle, c.byref(batch)))
         given: dict[str, Any] = {**groups}
-        # On a GPU, block_table fields show the caller's tables.
+        # On a GPU, block_table fields are views of the caller's tables.
         tables = [group.block_table for group in given.values() if group is not None]
         self._batch = [owner_of(table, "block_table") for table in tables if table is not None]
 
     def field(self, name: str) -> Any:
-        """A field by the original's name ("req_id_per_token", "plan.position"): a NumPy view, on a GPU a
-        GpuView.
+        """Returns a field by its name in the original ("req_id_per_token", "plan.position"), as a NumPy view
+        or a GpuView.
         """
         return _views.field(lib.smla_backend_metadata_field, self.handle, name, (self, self._batch))
 
     @property
     def fields(self) -> list[str]:
-        """Names of its fields."""
+        """Returns the names of all fields."""
         return names(lambda array, count: lib.smla_backend_metadata_fields(self.handle, array, count))

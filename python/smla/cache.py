@@ -36,29 +36,35 @@ _FOUR_BITS = (
 
 
 class Cache(Described):
-    """A paged cache: `pages` pages of `page_tokens` tokens in one of smla's record formats.
+    """A paged cache over the caller's memory: `pages` pages of `page_tokens` tokens in a record format.
 
-    data: the memory, any array of uint8 or of the format's own type, first page first. The cache keeps this
-    memory alive and uses it even if the array gets other memory (`t.data = ...` and t.set_() of PyTorch). The
-    first dimension counts pages, and its stride is the distance between them (padded pages are supported); in
-    a 1-D array, or with `pages`, pages follow each other. Without `pages` the array is a whole number of
-    pages; the last may end before its padding. format: "row_f32", "row_bf16", "row_f64", "fp8_656",
-    "fp8_576", "fp8_584", "fp8_512", "fp8_528", "fp8_528_g32", "fp8_528_g32_split", "nvfp4_288",
-    "nvfp4_288_split", "nvfp4_384", "nvfp4_352", "index_fp8_132", "index_mxfp4_68", "state_f32", "state_f64"
-    (docs/formats.md). page_tokens: tokens per page. page_rows: rows between pages, 0: page_tokens.
-    page_stride_bytes: bytes between pages, None: as `data` has them. row_stride_bytes: bytes between rows, 0:
-    packed. width: values per token of row_* and state_*; 0: the format's own, or the last dimension of
-    `data`. scale: a number, or an f32 array of one element on the device; required for the per-tensor formats
-    (fp8_576, fp8_512), where value = code * scale. writer: bits of smla.Writer for formats whose writers
-    differ; default: vLLM's.
+    Any number of threads may use a cache concurrently. The caller must order calls that write the same rows.
+    copy.copy creates a second cache over the same memory. copy.deepcopy and pickle copy the memory (NumPy,
+    PyTorch or CuPy), without gaps between pages.
 
-    Attributes: array (the memory; for PyTorch, `data.detach()`), format, device, abi (the C struct), and
-    layout (the other arguments, so that `Cache(cache.array, **cache.layout)` is the same cache).
+    Args:
+        data: array of uint8 or of the format's value type, beginning with page 0. The cache keeps this memory
+            alive and uses it even if the array gets other memory (`t.data = ...` and t.set_() of PyTorch).
+            The first dimension counts pages, and its stride is the distance between them; in a 1-D array, or
+            with `pages`, pages are contiguous. Without `pages`, the array must contain a whole number of
+            pages; the last may end before its padding.
+        format: "row_f32", "row_bf16", "row_f64", "fp8_656", "fp8_576", "fp8_584", "fp8_512", "fp8_528",
+            "fp8_528_g32", "fp8_528_g32_split", "nvfp4_288", "nvfp4_288_split", "nvfp4_384", "nvfp4_352",
+            "index_fp8_132", "index_mxfp4_68", "state_f32" or "state_f64" (docs/formats.md).
+        page_tokens: tokens per page.
+        width: values per token of row_* and state_*. Default: last dimension of `data`.
+        page_rows: rows between pages. Default: page_tokens.
+        page_stride_bytes: bytes between pages. Default: first stride of `data`.
+        row_stride_bytes: bytes between rows. Default: packed.
+        scale: a number, or an f32 array of one element on the device; required for fp8_576 and fp8_512, where
+            value = code * scale.
+        writer: bits of smla.Writer, for formats whose writers differ. Default: as vLLM.
 
-    copy.copy gives a second cache over the same memory. copy.deepcopy and pickle copy the memory, of NumPy,
-    PyTorch or CuPy, without what lies between the pages. See also `grow`.
-
-    Any number of threads may use a cache at once. The caller must order calls that write the same rows.
+    Attributes:
+        array: the memory; for PyTorch, `data.detach()`.
+        format, device: format and device of the cache.
+        abi: the C struct.
+        layout: all other arguments; `Cache(cache.array, **cache.layout)` is the same cache.
 
     Example:
         >>> smla.Cache(np.zeros((8, 64, 656), np.uint8), "fp8_656", 64)
@@ -94,7 +100,9 @@ class Cache(Described):
         if not width and self.format in _ROWS:
             if len(shape) < 2 or item != _dtypes.ITEM_BYTES[_ROWS[self.format]]:
                 raise invalid(
-                    "cache.width", 0, f"the values per token, as {self.format.name.lower()} has no own width"
+                    "cache.width",
+                    0,
+                    f"values per token, because {self.format.name.lower()} has no fixed width",
                 )
             width = shape[-1]
         self.abi = _abi.Cache(
@@ -123,14 +131,14 @@ class Cache(Described):
         self._borrowed = (bytes(self.abi), memory.now, memory.address, before_use, memory.owner)
 
     def _layout(self, shape, strides, item, scale_array):
-        """What Cache takes besides the memory.
+        """Returns the arguments of Cache except the memory.
 
-        The values are plain Python, but for a scale on the device: compiled code reads them, and some
-        versions of PyTorch's compiler (2.11) cannot read the fields of a ctypes struct.
+        Values are plain Python objects, except a scale on the device, because compiled code reads them and
+        PyTorch 2.11's compiler cannot read fields of a ctypes struct.
         """
         abi = self.abi
         layout = {"format": self.format.name.lower(), "page_tokens": abi.page_tokens}
-        # The compiler may pass on a copy with other strides, so what the array's shape says is left out.
+        # The compiler may pass a copy with other strides, so omit arguments that follow from the shape.
         by_shape = len(shape) > 1 and shape[0] == abi.pages and not abi.row_stride_bytes
         if not by_shape or abi.page_stride_bytes not in (0, strides[0] * item):
             layout["pages"] = abi.pages
@@ -139,18 +147,18 @@ class Cache(Described):
         for field in ("width", "page_rows", "writer"):
             if value := getattr(abi, field):
                 layout[field] = value
-        if self.format in _PER_TENSOR:  # a scale of 0 is no scale left out
+        if self.format in _PER_TENSOR:  # a scale of 0 must not count as omitted
             layout["scale"] = abi.scale if scale_array is None else scale_array
         return layout
 
     def _check_dtype(self, own):
-        """Integers of any size are bytes; floats are values, and of one type."""
+        """Requires integers of any size (raw bytes) or floats of the format's value type."""
         values = _ROWS.get(self.format, Dtype.E2M1 if self.format in _FOUR_BITS else Dtype.E4M3)
         if own not in (None, Dtype.U8, Dtype.I32, Dtype.I64, values):
             raise invalid(
                 "cache.data.dtype",
                 own.name.lower(),
-                f"u8 or {values.name.lower()}, as {self.format.name.lower()} holds",
+                f"u8 or {values.name.lower()} for {self.format.name.lower()}",
             )
 
     def _set_scale(self, scale):
@@ -165,7 +173,7 @@ class Cache(Described):
                 raise invalid("cache.scale", f"{kind} {list(memory.shape)}", "one f32")
             device = memory.device_type, memory.device
             if device != self.device:
-                raise invalid("cache.scale", f"device {device}", f"device {self.device}, that of the cache")
+                raise invalid("cache.scale", f"device {device}", f"device {self.device}, as the cache")
             self.abi.scale_device = memory.address
             return memory
         return None
@@ -181,7 +189,7 @@ class Cache(Described):
             for extent in shape[1:]:
                 dense *= extent
             if page_stride_bytes is None and shape[0] > 1:
-                # [pages,tokens,584] without gaps: pages that leave out the padding of packed ones
+                # [pages,tokens,584] without gaps: pages without the padding of packed pages
                 unpadded = dense == _record_bytes(self.format, self.abi.width) * self.abi.page_tokens
                 if strides[0] * item != dense or unpadded:
                     page_stride_bytes = strides[0] * item
@@ -194,18 +202,17 @@ class Cache(Described):
             raise invalid(
                 "cache.data",
                 f"{bytes_held} bytes",
-                f"at least {wanted}, those of {self.abi.pages} pages of {self.format.name.lower()}",
+                f"at least {wanted} for {self.abi.pages} pages of {self.format.name.lower()}",
             )
         if in_pages and shape[0] and not page_stride_bytes and bytes_held not in (self.bytes, wanted):
             raise invalid(
                 "cache.data",
                 f"{bytes_held // shape[0]} bytes per page",
-                f"{self.bytes // shape[0]}, those of {self.abi.page_tokens} tokens of "
-                f"{self.format.name.lower()}",
+                f"{self.bytes // shape[0]} for {self.abi.page_tokens} tokens of {self.format.name.lower()}",
             )
 
     def _whole_pages(self, bytes_held):
-        """Pages one behind the other; the last may end before its padding, and is refused if records lack."""
+        """Returns the number of contiguous pages; the last must have all records, but may lack its padding."""
         stride, page = self._page_stride(), self._page_bytes()
         pages, rest = divmod(bytes_held, stride) if stride else (0, 0)
         if 0 < rest < page:
@@ -218,21 +225,23 @@ class Cache(Described):
         return pages + (rest > 0)
 
     def _used_bytes(self):
-        """Bytes up to the end of the last record: a view may end before the padding of the last page."""
+        """Returns the bytes up to the end of the last record. A view may end before the padding of the last
+        page.
+        """
         return self.bytes - _bytes(self.abi, pages=1) + self._page_bytes() if self.abi.pages else 0
 
     def _page_bytes(self):
-        """Bytes of a page up to the end of its last record."""
+        """Returns the bytes of a page up to the end of its last record."""
         record = _record_bytes(self.format, self.abi.width)
         return (self.abi.page_tokens - 1) * (self.abi.row_stride_bytes or record) + record
 
     def _page_stride(self):
-        """Bytes between pages."""
+        """Returns the bytes between pages."""
         return self.abi.page_stride_bytes or _bytes(self.abi, pages=1)
 
     @property
     def bytes(self) -> int:
-        """Bytes from the first page to the end of the last."""
+        """Bytes from the first page to the end of the last page."""
         return _bytes(self.abi)
 
     @property
@@ -252,7 +261,7 @@ class Cache(Described):
 
     @property
     def capacity(self) -> int:
-        """The number of rows. A row from this number on is a hole."""
+        """Number of rows. Row numbers from this number on are invalid and are skipped."""
         return max(0, (self.pages - 1) * (self.abi.page_rows or self.page_tokens) + self.page_tokens)
 
     @classmethod
@@ -268,8 +277,13 @@ class Cache(Described):
         scale: float | Array | None = None,
         writer: int = 0,
     ) -> "Cache":
-        """A cache of zeros in new memory: of the library and on the device of `like`; without one, where
-        `context` runs: of NumPy, on a GPU of PyTorch or else CuPy. By default on the CPU.
+        """Returns a cache of zeros in new memory.
+
+        Args:
+            format, pages, page_tokens, width, scale, writer: as in Cache.
+            like: array whose library and device are used. Default: the context's device, with NumPy on a CPU,
+                and PyTorch or else CuPy on a GPU.
+            context: Default: the CPU.
         """
         kind = one_of("cache.format", format, FORMATS)
         _check_scale(kind, scale)
@@ -289,17 +303,16 @@ class Cache(Described):
         return cls(data, kind, page_tokens, width=width, pages=pages, scale=scale, writer=writer)
 
     def grow(self, pages: int) -> None:
-        """Moves the cache to new memory of `pages` pages in all.
+        """Moves the cache to new memory with `pages` pages in total.
 
-        Rows keep their numbers and contents, and the new pages are zeros. `array` is new, of the same library
-        and device. Views of the old array, and caches that share it, keep the old memory and see nothing of
-        what is written here from now on. A CUDA graph keeps it too: capture it again. Doubling the pages
-        keeps the total cost of copying in proportion to the tokens. A concurrent call of another thread uses
-        the old or the new memory, and its writes may be lost.
+        Rows keep their numbers and contents; new pages are zero. `array` becomes a new array of the same
+        library and device. Views of the old array, other caches over it, and captured CUDA graphs keep the
+        old memory; capture such graphs again. Doubling the pages keeps the total cost of copying proportional
+        to the tokens. A concurrent call uses the old or the new memory, and its writes may be lost.
         """
         pages = integer("pages", pages, 64)
         if pages < self.pages:
-            raise invalid("pages", pages, f"{self.pages} or more, as the cache has them")
+            raise invalid("pages", pages, f"at least {self.pages}, the current number of pages")
         if pages > self.pages:
             self._become(self._moved(pages))
 
@@ -321,19 +334,19 @@ class Cache(Described):
         return functools.partial(Cache, **moved.layout), (moved.array,)
 
     def _moved(self, pages, copy_scale=False):
-        """A cache of `pages` pages, at least its own, in new memory: with the same contents, then zeros."""
+        """Returns a cache of at least as many pages in new memory, with the same contents followed by zeros."""
         library = library_of(self.array)
         memory = library.memory(self.array, "cache.data")
         item, shape = memory.item, memory.shape
         used = -(-self._page_bytes() // item)
-        step = _bytes(self.abi, pages=1, page_stride_bytes=0) // item  # between new pages
+        step = _bytes(self.abi, pages=1, page_stride_bytes=0) // item  # stride of new pages
         if (self._page_stride() % item) or step * item < self._page_bytes():
             raise invalid("cache.page_stride_bytes", self._page_stride(), f"a multiple of {item} bytes")
         page, layout = shape[1:], dict(self.layout)
         elements = math.prod(page)
         by_shape = "pages" not in layout and elements <= step
         if by_shape and (self.pages < 2 or memory.strides[0] == elements):
-            step = elements  # as it was: dense, maybe without the padding of packed pages
+            step = elements  # unchanged: dense, possibly without the padding of packed pages
         flat = library.zeros(self.array, (pages * step,))
         if self.pages:
             target = library.strided(flat, (self.pages, used), (step, 1))
@@ -362,7 +375,7 @@ class Cache(Described):
         return before_use
 
     def require_writable(self, name: str) -> None:
-        """Refuses memory that its library declares read-only."""
+        """Raises an error if the memory is read-only according to its library."""
         require_writable(self.array, f"{name}.data")
 
     def _text(self):
@@ -372,13 +385,15 @@ class Cache(Described):
 
 @functools.lru_cache
 def _record_bytes(format, width):
-    """Bytes of a token. 288 fill a page of any format without padding (fp8_584: 292 rows of 576 bytes)."""
+    """Returns bytes per token. 288 tokens fill a page of any format without padding (fp8_584: 292 rows of 576
+    bytes).
+    """
     return _bytes(_abi.Cache(format=format, width=width, pages=1, page_tokens=288)) // 288
 
 
 @functools.cache
 def _width(format):
-    """The width of a format that has its own."""
+    """Returns the width of a format with a fixed width."""
     info = _abi.FormatInfo(struct_size=c.sizeof(_abi.FormatInfo))
     check(lib.smla_format_get_info(format, 0, c.byref(info)))
     return info.width
@@ -393,7 +408,7 @@ def _check_scale(format, scale):
 
 
 def _bytes(abi, **changes):
-    """smla_cache_bytes of a description with some fields changed."""
+    """Returns smla_cache_bytes of a description with some fields changed."""
     described = _abi.Cache.from_buffer_copy(abi)
     for name, value in changes.items():
         setattr(described, name, value)
@@ -403,7 +418,9 @@ def _bytes(abi, **changes):
 
 
 def _require_dense(shape, strides, gaps):
-    """Dense, but for the distance between the first dimension's elements: True: any, else one of `gaps`."""
+    """Requires dense memory, except for the stride of the first dimension: True allows any, else one of
+    `gaps`.
+    """
     wanted = 1
     for i in reversed(range(len(shape))):
         if i == 0 and (gaps is True or strides[0] in gaps):

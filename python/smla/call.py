@@ -21,23 +21,28 @@ __all__ = ["Call"]
 
 
 class Call(Handle):
-    """A stage call that is checked and planned once, then run with varying addresses. Use it for a call that
-    is repeated with the same shapes, strides, dtypes and numbers, as in the layers and steps of an engine.
+    """A stage call that is checked and planned once, then run with varying addresses.
 
-    function: a stage function (smla.attend, ...), followed by its arguments. moving: names of the arguments
-    whose addresses each run provides, such as ["q", "out"]; "cache" names a cache, and "cache.scale" its
-    scale on the device. Outputs in `moving` may be omitted from the arguments. All other arguments are fixed:
-    the call keeps their memory alive and uses it in each run. Do not resize them. Backend.call prepares a
-    step of a backend.
+    Use it for calls that are repeated with the same shapes, strides, dtypes and numbers, as in the layers and
+    steps of an engine. Several threads may run a call concurrently. A call cannot be copied or pickled.
+    Backend.call prepares a step of a backend.
 
-    call(*addresses, workspace=None, stream=None) runs the call. addresses: one for each name in `moving`, in
+    Args:
+        function: a stage function (smla.attend, ...), followed by its arguments.
+        moving: names of the arguments whose addresses each run provides, such as ["q", "out"]; "cache" names
+            a cache, and "cache.scale" its scale on the device. Outputs in `moving` may be omitted from the
+            arguments. All other arguments are fixed: the call keeps their memory alive and uses it in each
+            run. Do not resize them.
+
+    Attributes:
+        moving: tuple of names.
+        bytes: maximum workspace of a run.
+
+    call(*addresses, workspace=None, stream=None) runs the call with one address for each name in `moving`, in
     that order (tensor.data_ptr() of PyTorch, array.ctypes.data of NumPy). Their memory must have the same
     layout as at creation. This is not checked: a run with a wrong address may crash or overwrite other
-    memory. workspace, stream: as for stages. A run is fastest if each address has the same remainder modulo
-    256 as at creation.
-
-    Attributes: moving, a tuple of names; bytes, the maximum workspace of a run. Several threads may run a
-    call concurrently. A call cannot be copied or pickled.
+    memory. A run is fastest if each address has the same remainder modulo 256 as at creation. workspace,
+    stream: as for stages.
 
     Example:
         >>> x, out = np.ones((2, 1, 4), np.float32), np.empty((2, 1, 4), np.float32)
@@ -56,7 +61,7 @@ class Call(Handle):
     ) -> None:
         names = None if isinstance(moving, str) or not isinstance(moving, Iterable) else tuple(moving)
         if names is None or not all(isinstance(name, str) for name in names):
-            raise invalid("moving", "no list of names", 'argument names, such as ["q", "out"]')
+            raise invalid("moving", "no list of names", 'a list of argument names, such as ["q", "out"]')
 
         moving = names
 
@@ -65,7 +70,7 @@ class Call(Handle):
             for name in stage.outputs.names:
                 allocated = values[name] is not None and values[name] is not given.get(name)
                 if allocated and name not in moving:
-                    raise invalid(name, "no array", "one, or its name in `moving`")
+                    raise invalid(name, "no array", "an array, or its name in `moving`")
             budget = getattr(values["workspace"], "_budget", 0)
             function_of = functools.partial(lib.smla_call_create, context.handle, stage.stage)
             like, held = values[stage.first], owners(given, moving)
@@ -74,7 +79,9 @@ class Call(Handle):
         instead_of(function, create, arguments, keywords)
 
     def _create(self, create, layout, args, moving, context, like, held, *budget):
-        """create: a function of the C ABI with its first arguments. held: objects that each run uses."""
+        """Creates the C call. create: function of the C ABI with its first arguments. held: objects that each
+        run uses.
+        """
         offsets = (c.c_size_t * len(moving))(*map(layout.offset, moving))
         handle, size = c.c_void_p(), c.c_size_t()
         check(create(c.byref(args), offsets, len(moving), *budget, c.byref(handle)))

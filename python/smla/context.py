@@ -26,13 +26,16 @@ _ENGINES, _ISAS = words(*Engine), words(*Isa)
 
 
 class Workspace(Handle):
-    """Scratch memory that grows to the size that calls need. It serves one call at a time; a concurrent call
-    of another thread raises InvalidArgument. On a GPU, all its calls must be on one stream. It cannot be
-    copied or pickled.
+    """Scratch memory that grows to the size that calls need.
 
-    context: whose calls it serves. like: an array whose library and device it allocates with; None: NumPy,
-    on a GPU PyTorch or else CuPy. budget: bytes of scratch for a stage that can work in several
-    passes; 0: as many as make it fast.
+    A workspace serves one call at a time; a concurrent call of another thread raises InvalidArgument. On a
+    GPU, all its calls must be on one stream. It cannot be copied or pickled.
+
+    Args:
+        context: context of the calls.
+        like: array whose library and device are used for allocation. Default: NumPy on a CPU, PyTorch or else
+            CuPy on a GPU.
+        budget: bytes of scratch for stages that can work in several passes. Default: no limit.
 
     Example:
         >>> workspace = smla.default_context().workspace(budget=1 << 20)
@@ -69,7 +72,7 @@ class Workspace(Handle):
         bytes than size(*arguments, bytes) returns. Grows the workspace if necessary.
         """
         in_use = self._in_use
-        if not in_use.acquire(False):  # `with` takes three times as long
+        if not in_use.acquire(False):  # three times faster than `with`
             in_use.refuse()
         try:
             status = function(*arguments, self.abi, stream)
@@ -95,18 +98,17 @@ class Workspace(Handle):
             return
         size = max(size, _HEADER)
         if stream is not None:
-            # A CUDA graph may use the old memory, so it is kept. Doubling bounds what that costs.
+            # Keep the old memory, because a CUDA graph may use it. Doubling bounds its size.
             size = max(size, 2 * self.abi.bytes)
             self._outgrown.append(self._memory)
         try:
             memory = empty(self._like, (size + _ALIGNMENT,), "u8")
-        except InvalidArgument:  # of a library that smla cannot allocate with
+        except InvalidArgument:  # smla cannot allocate with this library
             kind = type(self._like).__module__
             raise invalid(
                 "workspace",
                 f"memory of {kind}",
-                "one over a library that smla allocates with: "
-                "context.workspace(like=an array of PyTorch or CuPy)",
+                "memory of PyTorch or CuPy: context.workspace(like=an array of either)",
             ) from None
         address = library_of(memory).memory(memory, "workspace").address
         aligned = (address + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
@@ -115,7 +117,7 @@ class Workspace(Handle):
         self._memory, self.abi = memory, grown
 
     def reset(self, stream: int | None = None) -> None:
-        """Zeroes the counters. A call that failed half-way may have left them set."""
+        """Zeroes the counters, which a failed call may have left at other values."""
         with self._in_use:
             self._reset(None if stream is None else stream_address(stream))
 
@@ -124,9 +126,10 @@ class Workspace(Handle):
             check(lib.smla_workspace_init(self._context.handle, self.abi, stream))
 
     def read_error(self, stream: int | None = None) -> dict[str, Any] | None:
-        """The first bad index that calls with this workspace met since the last reading: a dict, or None.
+        """Returns the first invalid index in calls with this workspace since the last read, as a dict, or
+        None.
 
-        For contexts with check_indices. Keys: kind, stage, token, column, value (smla/stages.h).
+        Requires a context with check_indices. Keys: kind, stage, token, column, value (smla/stages.h).
         """
         stream = None if stream is None else stream_address(stream)
         if not self.abi.data:
@@ -152,33 +155,41 @@ def _bytes(function, arguments):
 
 
 def without_memory(like):
-    """An empty array of like's library and device: its own memory need not live as long as a workspace."""
+    """Returns an empty array of like's library and device, so that a workspace does not keep like's memory
+    alive.
+    """
     try:
         return empty(like, (0,), "u8")
-    except InvalidArgument:  # such a library: reserve() will say so
+    except InvalidArgument:  # smla cannot allocate with this library; reserve() reports it
         return like
 
 
-# Contexts by their ids, which stand for them in a compiled graph.
+# Contexts by id. Compiled graphs contain the ids.
 _ids = itertools.count(1)
 _by_id: weakref.WeakValueDictionary[int, "Context"] = weakref.WeakValueDictionary()
 
 
 class Context(Shared):
-    """The engine that runs calls, and its threads. Any number of threads may use a context at once. It never
-    changes; copying it returns the same object. It cannot be pickled.
+    """An engine that runs calls, and its threads.
+
+    Any number of threads may use a context concurrently. A context is immutable; copying returns the same
+    object. It cannot be pickled.
 
     On a CPU, Ctrl-C ends a call of the main thread within about a second; a running product of a BLAS library
     finishes first. Outputs of the call are then undefined; all objects stay usable. Calls of other threads
     continue.
 
-    engine: "auto" (SMLA_ENGINE, else "cpu"), "reference", "cpu", "cuda". isa: instruction set of the cpu
-    engine ("scalar", "avx2" ... "amx"; "neon"; "auto": SMLA_ISA, else the best of this machine). threads:
-    number of threads; 0: SMLA_THREADS, else one per core that the process may use (torch.set_num_threads does
-    not change it). device: number of the GPU, for the CUDA engine. batch_invariant: a token's bits never
-    depend on what else is in the batch, except where a BLAS library multiplies. kernel: required kernels by
-    name, "attend=cpu_avx512_bf16_attend"; None: SMLA_KERNEL. check_indices: calls note the first bad
-    index for Workspace.read_error (slower).
+    Args:
+        engine: "reference", "cpu", "cuda" or "auto" (SMLA_ENGINE, else "cpu").
+        isa: instruction set of the cpu engine: "scalar", "avx2" ... "amx", "neon", or "auto" (SMLA_ISA, else
+            the best of this machine).
+        threads: Default: SMLA_THREADS, else one per core that the process may use. torch.set_num_threads has
+            no effect.
+        device: index of the GPU, for the cuda engine.
+        batch_invariant: a token's results are bit-identical in every batch, except products of a BLAS
+            library.
+        kernel: required kernels by stage, such as "attend=cpu_avx512_bf16_attend". Default: SMLA_KERNEL.
+        check_indices: calls record the first invalid index for Workspace.read_error. Calls are slower.
 
     Example:
         >>> smla.Context("reference")
@@ -223,23 +234,25 @@ class Context(Shared):
 
     @property
     def description(self) -> str:
-        """What it runs on, e.g. "cpu avx512_bf16, 2 threads"."""
+        """The engine and its resources, such as "cpu avx512_bf16, 2 threads"."""
         text: bytes = lib.smla_context_description(self.handle)
         return text.decode()
 
     def workspace(self, like: Array | None = None, budget: int = 0) -> Workspace:
-        """A new workspace for calls of this context."""
+        """Returns a new workspace for calls of this context."""
         return Workspace(self, like, budget)
 
     def own_workspace(self, like: Any, stream: int | None, size: int) -> Workspace:
-        """The workspace of calls that bring none, of at least `size` bytes: one per thread and stream."""
+        """Returns this thread's workspace for a stream, of at least `size` bytes, for calls without a
+        workspace.
+        """
         held: dict[Any, Workspace] = self._own.__dict__
         key = (stream or 0, type(like).__module__ == "torch")
         workspace = held.get(key)
         if workspace is None or workspace.abi.bytes < size:
-            # A capture records the zeroing of the counters and does not run it. Only this call of the graph
-            # is ordered behind it, so no other call gets the workspace. It takes 2 us, so a call that can do
-            # without counters gets no memory.
+            # A capture records the zeroing of the counters but does not run it. Only this call of the graph
+            # is ordered after it, so no other call gets the workspace. It takes 2 us, so a call that does not
+            # need counters gets no memory.
             for_this_call = stream is not None and is_capturing()
             if workspace is None or for_this_call:
                 workspace = Workspace(self, like)
@@ -251,7 +264,7 @@ class Context(Shared):
         return workspace
 
     def _run(self, workspace, like, stream, size, function, *arguments):
-        """Calls workspace._run(...). If workspace is None, uses a workspace that belongs to this thread."""
+        """Calls workspace._run(...). If workspace is None, uses a workspace of this thread."""
         if workspace is not None:
             workspace._run(stream, size, function, *arguments)
             return
@@ -265,7 +278,7 @@ class Context(Shared):
             check(status) if workspace is None else workspace._fail(status, stream)
 
     def read_error(self) -> dict[str, Any] | None:
-        """Workspace.read_error of this thread's own workspaces."""
+        """Returns Workspace.read_error of this thread's default workspaces."""
         held: dict[Any, Workspace] = self._own.__dict__
         for (stream, _), workspace in list(held.items()):
             if found := workspace.read_error(stream):
@@ -273,7 +286,7 @@ class Context(Shared):
         return None
 
     def explain(self, stage: str, args: Any) -> Any:
-        """Which kernel takes a call with these filled arguments: the dict of explain_call."""
+        """Returns which kernel runs a call with these filled arguments, as the dict of explain_call."""
         kind = one_of("stage", stage, {item.name.lower(): item for item in _abi.Stage})
         return json.loads(
             sized_text(
@@ -290,10 +303,12 @@ _defaults_lock = threading.Lock()
 
 
 def default_context(device: Any = (DeviceType.CPU, 0)) -> Context:
-    """The context that calls without one use on a device: made when first asked for. For the CPU, SMLA_ENGINE
-    may choose the reference engine.
+    """Returns the default context of a device, which calls without a context use. The first call creates it.
 
-    device: "cpu", "cuda", "cuda:1", a torch.device, or (type, index).
+    For the CPU, SMLA_ENGINE may select the reference engine.
+
+    Args:
+        device: "cpu", "cuda", "cuda:1", a torch.device, or (type, index).
 
     Example:
         >>> smla.default_context("cpu") is smla.default_context()
@@ -319,9 +334,8 @@ def default_context(device: Any = (DeviceType.CPU, 0)) -> Context:
 
 
 def set_default_context(context: Context) -> None:
-    """Makes `context` the default one of its device, for calls of every thread that name no context.
-
-    Layers and backends keep the context that they were made with.
+    """Sets the default context of a device, for calls of all threads. Existing layers and backends keep
+    theirs.
 
     Example:
         >>> smla.set_default_context(smla.Context("cpu", threads=1))
@@ -335,7 +349,7 @@ def set_default_context(context: Context) -> None:
 
 
 def context_of(number):
-    """The context with this id; it has to be alive."""
+    """Returns the context with this id, which must be alive."""
     try:
         return _by_id[number]
     except KeyError:

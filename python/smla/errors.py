@@ -1,4 +1,4 @@
-"""What the library refuses, as exceptions. Each carries the field, what it got and what it wanted."""
+"""Exceptions for errors of the library."""
 
 import json
 import operator
@@ -41,27 +41,27 @@ class Error(Exception):
 
 
 class InvalidArgument(Error, ValueError):
-    """A field of the call is wrong."""
+    """An argument is invalid."""
 
 
 class Unsupported(Error, NotImplementedError):
-    """Valid, but no kernel of this build and machine can run it."""
+    """The arguments are valid, but no kernel of this build and machine supports them."""
 
 
 class WorkspaceTooSmall(Error):
-    """The workspace that was passed is smaller than the call needs."""
+    """The workspace is smaller than the call requires."""
 
 
 class OutOfMemory(Error, MemoryError):
-    """The allocator returned nothing."""
+    """An allocation failed."""
 
 
 class DeviceError(Error, RuntimeError):
-    """The driver reported an error."""
+    """The GPU driver reported an error."""
 
 
 class DataError(Error, ValueError):
-    """A file or a checked tensor holds wrong data."""
+    """A file or a checked tensor has invalid data."""
 
 
 class IoError(Error):
@@ -69,11 +69,11 @@ class IoError(Error):
 
 
 class InternalError(Error, RuntimeError):
-    """A bug in smla: please report it."""
+    """A bug in smla; please report it."""
 
 
 class Cancelled(Error):
-    """A function of the caller ended the call: the function of smla_set_interrupt (smla/context.h), or any
+    """A callback of the caller ended the call: the function of smla_set_interrupt (smla/context.h), or any
     function by an exception. Ctrl-C raises KeyboardInterrupt instead.
     """
 
@@ -95,7 +95,7 @@ for _status, _kind in _BY_STATUS.items():
 invalid, unsupported = InvalidArgument.of, Unsupported.of
 
 
-# (got, what `wanted` begins with): what to do. PyTorch's defaults are i64, and weights are often bf16.
+# Advice by (got, begin of `wanted`). PyTorch's default integers are i64, and weights are often bf16.
 _CONVERSIONS = {
     ("i64", "i32"): "x.int() of PyTorch, x.astype('int32') of NumPy",
     ("bf16", "f32"): "x.float() of PyTorch",
@@ -105,7 +105,9 @@ _CONVERSIONS = {
 
 
 def from_status(status, message, field, got, wanted):
-    """Returns the exception for a status. Its message says how to convert an array, as smla converts none."""
+    """Returns the exception for a status. Its message says how to convert an array, because smla converts
+    none.
+    """
     if field.endswith(".dtype"):
         if how := _CONVERSIONS.get((got, wanted.split(" ")[0])):
             message += f"; convert it: {how}"
@@ -115,7 +117,7 @@ def from_status(status, message, field, got, wanted):
 
 
 def one_of(field, value, choices):
-    """choices[value], or an error that lists the names. Values of enumerations pass."""
+    """Returns choices[value], or raises an error that lists the names. Enumerators are returned unchanged."""
     try:
         return choices[value]
     except (KeyError, TypeError):
@@ -126,12 +128,12 @@ def one_of(field, value, choices):
 
 
 def words(*members):
-    """Choices for one_of: members of an enumeration, and their names in lower case."""
+    """Returns choices for one_of: enumerators by their names in lower case."""
     return {key: kind for kind in members for key in (kind.name.lower(), kind)}
 
 
 def integer(field, value, bits=32, least=None):
-    """value as an int of that many bits, at least `least`; ctypes itself would drop the bits above."""
+    """Returns value as an int of that many bits, at least `least`; ctypes itself truncates larger values."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -145,19 +147,19 @@ def integer(field, value, bits=32, least=None):
 
 
 def flag(field, value):
-    """0 or 1 of a truth value, of Python or NumPy; integers pass."""
+    """Returns 0 or 1 for a bool of Python or NumPy; integers are returned unchanged."""
     return int(value) if type(value).__name__ in ("bool", "bool_") else integer(field, value)
 
 
 def name_bytes(field, value):
-    """A name for a char*."""
+    """Returns a name as a char*."""
     if not isinstance(value, str):
         raise invalid(field, repr(value), "a string")
     return _whole(field, value.encode())
 
 
 def path_bytes(field, value):
-    """A path for a char*."""
+    """Returns a path as a char*."""
     return _whole(field, os.fsencode(value))
 
 
@@ -168,10 +170,10 @@ def _whole(field, data):
 
 
 def config_json(config):
-    """A configuration that is a dict as JSON."""
+    """Returns a configuration dict as JSON."""
     try:
         return json.dumps(dict(config))
     except (TypeError, ValueError, RecursionError) as error:
         raise invalid(
-            "config", f"a dict that JSON cannot say ({error})", "values as of a config.json"
+            "config", f"a dict that cannot be written as JSON ({error})", "the contents of a config.json"
         ) from None

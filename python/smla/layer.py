@@ -1,4 +1,4 @@
-"""Attention layers of a checkpoint or of tensors in memory: hidden states in, hidden states out."""
+"""Attention layers of a checkpoint or of tensors in memory, from hidden states to hidden states."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ class SessionOptions(Maxima, total=False):
 
 
 class Layer(Shared):
-    """One attention layer. Layer.from_pretrained reads weights, Layer.from_tensors uses weights in memory.
-    `forward` runs over the caller's caches, `session` creates caches. Any number of threads may use a layer
-    at once. It never changes; copying it returns the same object. It cannot be pickled.
+    """One attention layer, created by Layer.from_pretrained or Layer.from_tensors.
+
+    `forward` runs over the caller's caches; `session` creates caches. Any number of threads may use a layer
+    concurrently. A layer is immutable; copying returns the same object. It cannot be pickled.
 
     Example:
         >>> layer = smla.Layer.from_pretrained(checkpoint, 0)
@@ -84,14 +85,19 @@ class Layer(Shared):
         weights: WeightsName = "converted",
         context: Context | None = None,
     ) -> Layer:
-        """Layer `layer` of a checkpoint in Hugging Face layout.
+        """Opens layer `layer` of a checkpoint in Hugging Face layout.
 
-        folder: with config.json and model.safetensors (or shards); or a .safetensors file, with `config`.
-        activations: "f32", or "f64" with the reference engine; "bf16": f32 but for what matrix products read,
-        which is rounded to bf16, as a model in bf16 does: faster with bf16 weights.
-        queries: what attention multiplies with, "f32" or "bf16"; None: as activations. weights: "converted"
-        holds matrices in the dtype of activations, "as_stored" holds f32 and bf16 ones as they are. context:
-        None: the default one of the CPU. One error lists every missing or misshapen tensor (DataError).
+        Args:
+            folder: folder with config.json and model.safetensors (or shards), or a .safetensors file, with
+                `config`.
+            activations: "f32"; "f64" (only the reference engine); or "bf16", which rounds operands of matrix
+                products to bf16, as a bf16 model does. "bf16" is faster with bf16 weights.
+            queries: dtype of queries in attention, "f32" or "bf16". Default: as activations.
+            weights: "converted" stores matrices in the dtype of activations, "as_stored" keeps f32 and bf16.
+            context: Default: the default context of the CPU.
+
+        Raises:
+            DataError: tensors are missing or have wrong shapes; the message lists all of them.
         """
         args = _layer_args(layer, activations, queries, weights)
         args.checkpoint = path_bytes("folder", folder)
@@ -110,20 +116,22 @@ class Layer(Shared):
         weights: WeightsName = "as_stored",
         context: Context | None = None,
     ) -> Layer:
-        """Layer `layer` of weights in memory, without a second copy of them where none is needed.
+        """Creates layer `layer` from weights in memory, and copies only the weights that it cannot use in
+        place.
 
-        config: a dict, a configuration of transformers, or the path of a config.json.
-        tensors: {name: array}, under the names of a checkpoint (model.layers.0.self_attn.o_proj.weight), such
-        as a model's state_dict(); those of other layers are left alone. Quantised matrices bring their
-        scales.
-        activations, queries, weights, context: as in from_pretrained.
+        The layer borrows dense f32 and bf16 matrices and dense f32 vectors on its device: it keeps them alive
+        and uses their current contents in each call. Do not write them during a call. All other weights are
+        copied: f16, quantized or strided weights, bf16 vectors, and with weights="converted" all weights in
+        another dtype than activations. info["borrowed_bytes"] is the size of borrowed weights. Tensors on a
+        GPU are not checked for non-finite values. Unused tensors, such as the bias of a projection, are
+        ignored; smla.transformers rejects them.
 
-        Borrowed: dense f32 and bf16 matrices, and dense f32 vectors, that lie where the layer runs. The layer
-        keeps them alive and computes with what stands in them at each call: they must not be written during
-        one. All other weights are copied here: f16, quantised or strided ones, vectors of bf16, and with
-        weights="converted" all that have another dtype than activations. info tells how many bytes are
-        borrowed. A GPU's tensors are not checked for values that are not finite. Tensors that the layer has
-        no use for, such as a bias of a projection, are left alone: smla.transformers refuses those.
+        Args:
+            config: a dict, a configuration of transformers, or the path of a config.json.
+            tensors: {name: array} with the names of a checkpoint (model.layers.0.self_attn.o_proj.weight),
+                such as a model's state_dict(). Tensors of other layers are ignored. Quantized matrices need
+                their scales.
+            activations, queries, weights, context: as in from_pretrained.
         """
         args = _layer_args(layer, activations, queries, weights)
         keep: list[Any] = []
@@ -150,12 +158,12 @@ class Layer(Shared):
 
     @property
     def info(self) -> dict[str, Any]:
-        """kind, hidden_size, heads, kv_width, index_width, topk, window, ratio, plan_groups, weight_bytes,
-        borrowed_bytes, entries_of, selection_of, candidates_of (numbers of the layers whose results it reads,
-        -1 for none), candidate_blocks, index_heads, index_rope_style, rope_width, rope_theta, softmax_scale:
-        a dict. smla.layer_info returns the same without weights.
+        """A dict: kind, hidden_size, heads, kv_width, index_width, topk, window, ratio, plan_groups,
+        weight_bytes, borrowed_bytes, entries_of, selection_of, candidates_of (numbers of the layers whose
+        results this layer reads, or -1), candidate_blocks, index_heads, index_rope_style, rope_width,
+        rope_theta and softmax_scale. smla.layer_info returns it without weights.
         """
-        if self._info is None:  # it never changes, and steps ask for it
+        if self._info is None:  # cached because steps read it
             out = _abi.LayerInfo(struct_size=c.sizeof(_abi.LayerInfo))
             check(lib.smla_layer_get_info(self.handle, c.byref(out)))
             self._info = info_dict(out)
@@ -179,18 +187,25 @@ class Layer(Shared):
         workspace: Workspace | None = None,
         stream: int | None = None,
     ) -> NewArray:
-        """One step over the caller's caches.
+        """Runs one step over the caller's caches.
 
-        hidden: [T,X] f32, bf16, f16. plan: smla.Plan, built for this step with the layer's groups. caches:
-        {"primary": (smla.Cache, block_table [R,MB] i32), "index": ...}, one for each of info["plan_groups"].
-        forced_topk: [T,k] i32 ascending, -1 last: positions (V4: entries, GLM-5.3: pools) to attend to;
-        shared layers need it, layers that select nothing refuse it.
-        topk: [T,topk] i32, optional output: the selection. candidates, best_blocks: [T,B] i32, of V4.1: the
-        blocks of entries that the indexer looks at, and, an optional output, those that the layer named by
-        info["candidates_of"] names. max_columns: a bound of the longest seq_len of the
-        step (V4: its entries, GLM-5.3: pools), 0: the plan's maximum. stage_budget: bytes of scratch that a
-        stage keeps within, where it can, 0: no bound.
-        workspace: smla.Workspace. Returns out [T,X], of hidden's dtype.
+        Args:
+            hidden: [T,X] f32, bf16 or f16.
+            plan: smla.Plan, built for this step with the layer's groups.
+            caches: {"primary": (smla.Cache, block_table [R,MB] i32), "index": ...}, for each of
+                info["plan_groups"].
+            forced_topk: [T,k] i32, ascending, padded with -1: positions (V4: entries, GLM-5.3: pools) to
+                attend to. Shared layers require it; layers without selection reject it.
+            topk: optional output [T,topk] i32: the selection.
+            candidates: [T,B] i32 (V4.1): blocks of entries that the indexer scores.
+            best_blocks: optional output of the layer info["candidates_of"], for `candidates` of other layers.
+            max_columns: upper bound of seq_lens (V4: of entries, GLM-5.3: of pools). Default: the plan's
+                maximum.
+            stage_budget: bytes of scratch for stages that can work in several passes. Default: no limit.
+            workspace: smla.Workspace.
+
+        Returns:
+            out [T,X], in the dtype of hidden.
         """
         if out is None:
             out = new(hidden, shape_of(hidden), dtype_of(hidden, "hidden"))
@@ -198,7 +213,7 @@ class Layer(Shared):
         values["plan"] = plan.handle
         for name, groups in (("plan", plan.groups), ("caches", caches)):
             if not self._groups.issubset(groups):
-                raise invalid(name, sorted(groups), "those of " + ", ".join(sorted(self._groups)))
+                raise invalid(name, sorted(groups), "the groups " + ", ".join(sorted(self._groups)))
         for group, pair in caches.items():
             one_of("caches", group, GROUPS)
             if not isinstance(pair, tuple) or len(pair) != 2 or pair[1] is None:
@@ -213,26 +228,30 @@ class Layer(Shared):
         return plain(out)
 
     def session(self, **options: Unpack[SessionOptions]) -> Session:
-        """A Session of this layer: its arguments."""
+        """Returns a Session of this layer. The options are the arguments of Session."""
         return Session(self, **options)
 
 
 class Session(Handle):
-    """A layer with caches for a number of requests. It serves one call at a time; a concurrent call of
-    another thread raises InvalidArgument and changes nothing. Sessions of one layer may run at once.
+    """A layer with caches for several requests.
 
-    kv_format: a record format; None: row_f32 (row_f64 with f64 activations). index_format: a record format;
-    None: kv_format if that is row_*, else index_fp8_132. page_tokens: per page. max_requests, max_tokens (per
-    request), max_step_tokens (of
-    all requests in a step): caches and scratch are made for these, 0: as by default; resize() changes them.
-    kv_scale: scale of fp8_576 and fp8_512, which must be above 0; 0 or 1 for other formats. kv_writer: bits
-    of smla.Writer, how records of kv_format are written; 0: as by vLLM. stage_budget: bytes of scratch that a
-    stage may use; 0: as many as make it fast. rewind_tokens: V4 and GLM-5.3 alone: tokens before the last
-    step that truncate() may take off too. entries_of: V4.1 alone: the Session of the layer
-    info["entries_of"], if that is another one. It runs each step first.
+    A session serves one call at a time; a concurrent call of another thread raises InvalidArgument and
+    changes nothing. Sessions of one layer may run concurrently. copy.deepcopy(session) is session.clone():
+    the layer is shared and the caches are copied. A session cannot be pickled. To store a request, keep its
+    tokens and feed them again.
 
-    copy.deepcopy(session) is session.clone(): the layer is shared, the caches are copied. A session cannot be
-    pickled, as its caches are no files: keep the tokens and feed them again.
+    Args:
+        kv_format: a record format. Default: row_f32 (row_f64 with f64 activations).
+        index_format: a record format. Default: kv_format if that is row_*, else index_fp8_132.
+        page_tokens: tokens per page.
+        max_requests, max_tokens, max_step_tokens: maximum number of requests, tokens per request, and tokens
+            of all requests in a step. resize() changes them.
+        kv_scale: scale of fp8_576 and fp8_512, > 0.
+        kv_writer: bits of smla.Writer for kv_format. Default: as vLLM.
+        stage_budget: as in Layer.forward.
+        rewind_tokens: tokens before the last step that truncate() may also remove (only V4 and GLM-5.3).
+        entries_of: Session of the layer info["entries_of"], if that is another layer (V4.1). It must run each
+            step first.
 
     Example:
         >>> layer = smla.Layer.from_pretrained(checkpoint, 0)
@@ -298,12 +317,17 @@ class Session(Handle):
         forced_topk: Array | None = None,
         candidates: Array | None = None,
     ) -> NewArray:
-        """One step. Arrays lie in host memory or on the context's device.
+        """Runs one step. Arrays are in host memory or on the context's device.
 
-        hidden: [T,X], the requests' tokens one after the other.
-        requests: [(request, tokens), ...], each request at most once; None: all tokens belong to request 0.
-        rope_positions: [T] i32 or i64; None: the order in the request. forced_topk, candidates: as in
-        Layer.forward. Returns out [T,X], of hidden's dtype.
+        Args:
+            hidden: [T,X], the requests' tokens one after the other.
+            requests: [(request, tokens), ...], each request at most once. Default: all tokens belong to
+                request 0.
+            rope_positions: [T] i32 or i64. Default: the order in the request.
+            forced_topk, candidates: as in Layer.forward.
+
+        Returns:
+            out [T,X], in the dtype of hidden.
         """
         if out is None:
             out = new(hidden, shape_of(hidden), dtype_of(hidden, "hidden"))
@@ -317,15 +341,15 @@ class Session(Handle):
 
     @property
     def topk(self) -> Any:
-        """Selection of the last step, if it had no forced_topk: [T,k] i32, a copy. None without an
+        """Returns a copy of the selection of the last step without forced_topk, [T,k] i32, or None without an
         indexer.
         """
         return self._copy_of(lib.smla_session_topk)
 
     @property
     def candidates(self) -> Any:
-        """Blocks of entries that the layer named in the last step: [T,B] i32, a copy. None in layers that
-        name none.
+        """Returns a copy of the blocks of entries that the layer selected in the last step, [T,B] i32, or
+        None.
         """
         return self._copy_of(lib.smla_session_candidates)
 
@@ -337,29 +361,33 @@ class Session(Handle):
             return None if view is None else view.copy()
 
     def length(self, request: int = 0) -> int:
-        """Tokens that a request holds."""
+        """Returns the number of tokens of a request."""
         out = c.c_int32()
         self._call(lib.smla_session_length, request, c.byref(out))
         return out.value
 
     def end_request(self, request: int = 0) -> None:
-        """Forgets all tokens of a request; its pages serve others."""
+        """Removes all tokens of a request and frees its pages for other requests."""
         self._call(lib.smla_session_end_request, request)
 
     def truncate(self, tokens: int, request: int = 0) -> None:
-        """Forgets all but the first `tokens` tokens of a request, after rejected speculation: the next step
-        has the bits of a session that never saw the others. Layers that keep no more than a window (V4 and
-        GLM-5.3) take 0, or at least the length before the last step less rewind_tokens; others any length.
+        """Removes all tokens of a request except the first `tokens`, for example after rejected speculation.
+
+        The next step gives the same bits as in a session that never had the removed tokens. Layers that only
+        keep a window (V4 and GLM-5.3) accept 0, or at least the length before the last step minus
+        rewind_tokens. Other layers accept any length.
         """
         self._call(lib.smla_session_truncate, request, tokens)
 
     def copy_request(self, source: int, target: int) -> None:
-        """Request `target` drops what it holds and holds what `source` holds, in pages of its own."""
+        """Replaces request `target` by a copy of request `source`, in separate pages."""
         self._call(lib.smla_session_copy_request, source, target)
 
     def reorder(self, sources: Iterable[int]) -> None:
-        """Beam search: request i holds what request sources[i] held before; requests behind the list stay.
-        A request may be named often; pages are copied only then.
+        """Replaces each request i by the previous request sources[i], for beam search. Requests after the
+        list are unchanged.
+
+        A request may be listed several times; only then are pages copied.
         """
         try:
             listed = list(sources)
@@ -369,10 +397,9 @@ class Session(Handle):
         self._call(lib.smla_session_reorder, (c.c_int32 * len(listed))(*listed), len(listed))
 
     def clone(self, **maxima: Unpack[Maxima]) -> Session:
-        """Another session of the same layer that holds the same requests.
+        """Returns a session of the same layer with copies of all requests.
 
-        maxima: max_requests, max_tokens, max_step_tokens, rewind_tokens or stage_budget, where they are to
-        differ.
+        maxima: new values of max_requests, max_tokens, max_step_tokens, rewind_tokens or stage_budget.
         """
         handle = c.c_void_p()
         self._call(lib.smla_session_clone, c.byref(_maxima(maxima)), c.byref(handle))
@@ -381,16 +408,16 @@ class Session(Handle):
         return out
 
     def resize(self, **maxima: Unpack[Maxima]) -> None:
-        """Other maxima for the same requests, to grow beyond max_tokens: as clone() takes them. For the time
-        of the call the old caches stand beside the new.
+        """Changes maxima, as in clone(), for example to grow beyond max_tokens. Old and new caches coexist
+        during the call.
         """
         self._call(lib.smla_session_resize, c.byref(_maxima(maxima)))
         self._options = None
 
     @property
     def options(self) -> dict[str, Any]:
-        """What it was made with, defaults filled in: a dict."""
-        if self._options is None:  # steps ask for them
+        """A dict with the arguments of the session, including defaults."""
+        if self._options is None:  # cached because steps read them
             out = _abi.SessionArgs(struct_size=c.sizeof(_abi.SessionArgs))
             self._call(lib.smla_session_get_args, c.byref(out))
             hidden = ("struct_size", "entries_of")
@@ -407,12 +434,12 @@ class Session(Handle):
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of its caches."""
+        """Bytes of the caches."""
         return self._bytes()[0]
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of its scratch."""
+        """Bytes of the scratch memory."""
         return self._bytes()[1]
 
     def _bytes(self):
@@ -440,10 +467,10 @@ def _layer_args(layer, activations, queries, weights):
 
 
 def _named_tensors(tensors, layer, keep):
-    """An array of smla_named_tensor: those of one layer. What it points to goes to `keep`."""
+    """Returns an array of smla_named_tensor for one layer. Appends the referenced objects to `keep`."""
     if not isinstance(tensors, Mapping):
         raise invalid("tensors", type(tensors).__name__, "a dict: {name: array}")
-    # MTP layers have numbers of their own. What else a model's layer has need not be kept, nor be readable.
+    # MTP layers have separate numbers. Other tensors of a layer need not be kept or be readable.
     own = re.compile(
         rf"(?:.*\.)?(?:layers\.{layer}|mtp\.\d+)\.(?:self_attn|attn|input_layernorm|attn_norm)\."
     )
@@ -460,7 +487,7 @@ def _named_tensors(tensors, layer, keep):
 
 
 def _step_requests(requests):
-    """An array of smla_step_request."""
+    """Returns an array of smla_step_request."""
     try:
         packed = b"".join([_REQUEST.pack(*request) for request in requests])
     except (struct.error, TypeError):

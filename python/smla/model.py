@@ -19,7 +19,7 @@ def layer_info(config: Config, layer: int = 0) -> dict[str, Any]:
     """Describes one layer of a model from its config.json, without weights.
 
     Args:
-        config: a dict, a configuration of transformers, or the path of a config.json or of its folder.
+        config: a dict, a configuration of transformers, or the path of a config.json or its folder.
         layer: number of the layer, from 0. MTP layers are numbered after the main stack.
 
     Returns:

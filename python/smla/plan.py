@@ -1,4 +1,4 @@
-"""Plans: what the kernels of a step need to know of its batch, computed once and shared by all layers."""
+"""Plans: data about the batch of a step, computed once and shared by all layers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ _BATCH.ignore(("self", "groups", "keep"))
 class PlanGroup(NamedTuple):
     """A cache group of a step.
 
-    block_table: [R,MB] i32. slots: [N] i64 or i32, the row that each token writes, below 0: none; None:
-    looked up in the table. page_tokens: tokens (or entries) per page. page_rows: rows between pages, 0:
-    page_tokens.
+    Attributes:
+        block_table: [R,MB] i32.
+        slots: [N] i64 or i32: the row that each token writes, negative for none. Default: from the table.
+        page_tokens: tokens (or entries) per page.
+        page_rows: rows between pages. Default: page_tokens.
 
     Example:
         >>> smla.PlanGroup(np.zeros((2, 4), np.int32), page_tokens=64)
@@ -60,12 +62,12 @@ class Groups(TypedDict, total=False):
 
 
 def group_bits(groups):
-    """SMLA_GROUP_* bits of names: "primary", "window", "compressed", "index", "state", "index_state"."""
+    """Returns SMLA_GROUP_* bits for "primary", "window", "compressed", "index", "state" and "index_state"."""
     return bits_of("groups", groups, GROUPS)
 
 
 def bits_of(field, names, choices):
-    """The bits of names; a single string is no list of them."""
+    """Returns the bits for a list of names; rejects a single string."""
     if isinstance(names, str):
         raise invalid(field, repr(names), "a list of names")
     bits = 0
@@ -75,7 +77,9 @@ def bits_of(field, names, choices):
 
 
 def fill_batch(values, keep):
-    """A smla_plan_batch of the local variables of a build(). What must outlive the call goes to `keep`."""
+    """Returns a smla_plan_batch from the local variables of build(). Appends objects that must outlive the
+    call to `keep`.
+    """
     stream, query_start_loc = values["stream"], values["query_start_loc"]
     for name, group in values["groups"].items():
         one_of("groups", name, GROUPS)
@@ -91,17 +95,22 @@ def fill_batch(values, keep):
 
 
 class Plan(Handle):
-    """Persistent buffers, sized once from the maxima; a build changes contents, never addresses.
+    """Persistent buffers, allocated once for the maxima. A build changes their contents, never their
+    addresses.
 
-    groups: names of the cache groups (see group_bits). max_tokens: query tokens of a step, padding included.
-    window: tokens of the window, the own one included (V4). ratio: tokens per compressed entry (V4) or
-    pool (GLM-5.3). list_entries: entry_rows lists every visible entry (ratio 128). topk, heads, workers: for
-    `schedule`.
-    One plan covers one compression ratio.
-    context: whose device the fields lie on (smla/plan.h says how builds on a GPU differ); None: this machine.
+    A plan covers one compression ratio. Any number of threads may read a plan concurrently. A build must not
+    overlap with other builds or reads; such a call raises InvalidArgument. A plan cannot be copied or
+    pickled.
 
-    Any number of threads may read a plan at once, but only one may build it, while no other reads it; any
-    other call raises InvalidArgument. A plan cannot be copied or pickled.
+    Args:
+        groups: names of the cache groups: "primary", "window", "compressed", "index", "state", "index_state".
+        max_tokens: query tokens of a step, including padding.
+        window: tokens of the window, including the query token (V4).
+        ratio: tokens per compressed entry (V4) or pool (GLM-5.3).
+        list_entries: entry_rows lists every visible entry (ratio 128).
+        topk, heads, workers: for the field `schedule`.
+        context: context whose device stores the fields (smla/plan.h documents builds on a GPU). Default: the
+            CPU.
 
     Example:
         >>> plan = smla.Plan(["primary"], max_tokens=4, max_requests=2, max_seq_len=128)
@@ -157,30 +166,34 @@ class Plan(Handle):
     ) -> None:
         """Builds the plan of a step. An invalid batch changes nothing.
 
-        Lifetime: arrays on the host may be changed when build() has returned. Arrays on a GPU are read in the
-        order of the stream and must stay unchanged until that work has finished.
+        Lifetime: arrays on the host may be changed after build() has returned. Arrays on a GPU are read in
+        stream order and must stay unchanged until that work has finished.
 
-        On the host, raises InvalidArgument if a table lacks a page that a token stores to or may read; the
-        message names request, column, token and position. Tokens with a negative slot are padding and need no
-        page, and pages that the window has left may be -1 (smla/plan.h documents the rule).
+        Args:
+            query_start_loc: [R+1] i32, beginning with 0.
+            seq_lens: [R] i32, including the tokens of this step.
+            tokens: T with padding; required for a plan on a GPU. Default: no padding.
+            rope_positions: [N] i64 or i32, N >= query tokens. Default: the order in the request.
+            groups: primary=PlanGroup(...), window=, ...
+            stream: address of a CUDA stream, for a plan on a GPU. Default: the current stream of
+                query_start_loc's library.
 
-        query_start_loc: [R+1] i32, from 0. seq_lens: [R] i32, after this step. tokens: T with padding, 0: no
-        padding; a plan on a GPU needs it. rope_positions: [N] i64 or i32, N >= query tokens; None: the order
-        in the request. groups: primary=PlanGroup(...),
-        window=, ... stream: a CUDA stream's address, for a plan on a GPU; None: the current stream of the
-        library of query_start_loc.
+        Raises:
+            InvalidArgument: on the host, a table lacks a page that a token writes or may read; the message
+                names request, column, token and position. Tokens with a negative slot are padding and need no
+                page, and pages before the window may be -1 (see smla/plan.h).
         """
         keep: list[Any] = []
         batch = fill_batch(locals(), keep)
         check(lib.smla_plan_build(self.handle, c.byref(batch)))
 
     def field(self, name: str) -> Any:
-        """A field (smla/plan.h lists them) as a NumPy view of the plan's memory, in the shape of the last
-        build; of a plan on a GPU a GpuView.
+        """Returns a field (smla/plan.h lists them) in the shape of the last build, as a NumPy view or, on a
+        GPU, a GpuView.
         """
         return _views.field(lib.smla_plan_field, self.handle, name, self)
 
     @property
     def fields(self) -> list[str]:
-        """Names of the fields that this plan has."""
+        """Returns the names of the fields of this plan."""
         return names(lambda array, count: lib.smla_plan_fields(self.handle, array, count))

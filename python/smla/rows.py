@@ -1,8 +1,7 @@
-"""The integer operations of the attention backends (smla/rows.h): from positions that an indexer selected to
-the index rows that attention takes. On the host, exact; a hole is -1. Arrays are i32 of NumPy or of PyTorch's
-CPU.
+"""Integer operations of the attention backends (smla/rows.h): cache rows for the positions that an indexer
+selected. Arrays are i32, of NumPy or of PyTorch on a CPU. Masked entries are -1.
 
-Alphabet: T query tokens, K columns, R requests, MB blocks per request, B requests of a chunk.
+Dimensions: T query tokens, K columns, R requests, MB blocks per request, B requests of a chunk.
 """
 
 import ctypes as c
@@ -35,7 +34,7 @@ for _kind in _ARGS.values():  # local variables of the functions
 
 
 def _run(name, values):
-    """Runs an operation with the local variables of its function. Returns the arguments that it ran with."""
+    """Runs an operation with the local variables of its function, and returns its arguments."""
     keep = []
     args = _ARGS[name].fill(values, keep)
     check(getattr(lib, f"smla_{name}")(c.byref(args)))
@@ -47,7 +46,7 @@ def _new(like, *shape):
 
 
 def _given(array, name, **sizes):
-    """Raises an error if sizes that the caller chose differ from the output's dimensions, in their order."""
+    """Raises an error if size arguments differ from the output's dimensions."""
     shape = _outputs.rank(array, name, len(sizes))
     for dim, (argument, size) in enumerate(sizes.items()):
         if size is not None:
@@ -56,7 +55,11 @@ def _given(array, name, **sizes):
 
 
 class Rows(NamedTuple):
-    """Row lists. rows: [T,K] i32. lens: [T] i32, the number of columns that count.
+    """Row lists.
+
+    Attributes:
+        rows: [T,K] i32.
+        lens: [T] i32: number of columns to read.
 
     Example:
         >>> smla.rows.Rows(np.zeros((3, 8), np.int32), np.zeros(3, np.int32))
@@ -87,12 +90,23 @@ def request_rows(
     rows: Array | None = None,
     counts: Array | None = None,
 ) -> Rows:
-    """rows[t,j] = the row of positions[t,j] by the block table of the token's request; -1 past the table.
+    """Converts positions of requests to cache rows: rows[t,j] is the row of positions[t,j], or -1 past the
+    table.
 
-    positions: [T,K]. request_of_token: [T]. block_table: [R,MB]. compact: moves holes behind the rows. ranks,
-    rank, interleave: a context-parallel rank keeps positions with (p / interleave) % ranks == rank, in its
-    own numbering. is_valid: [T] u8. workspace_of_token: [T], >= 0: rows are workspace_starts[w] + p. Returns
-    Rows; lens counts rows that are not -1, the length of a prefix only with `compact` or trailing holes.
+    Args:
+        positions: [T,K].
+        request_of_token: [T].
+        block_table: [R,MB].
+        page_rows: rows between pages. Default: page_tokens.
+        compact: move -1 behind the rows.
+        ranks, rank, interleave: a context-parallel rank keeps positions with (p / interleave) % ranks ==
+            rank, in its local numbering.
+        is_valid: optional [T] u8.
+        workspace_of_token, workspace_starts: optional [T] and [W]: for w = workspace_of_token[t] >= 0, rows
+            are workspace_starts[w] + p.
+
+    Returns:
+        Rows. lens counts valid rows; it is the length of a prefix only with `compact` or trailing -1.
 
     Example:
         >>> positions, table = np.array([[0, 65, -1]], np.int32), np.array([[7, 3]], np.int32)
@@ -110,11 +124,16 @@ def request_rows(
 def split_context(
     positions: Array, context_lens: Array, *, context_rows: Array | None = None, new_rows: Array | None = None
 ) -> tuple[NewArray, NewArray]:
-    """Splits positions at context_lens[t]: those below it, and the others minus it.
+    """Splits positions at context_lens[t] into smaller positions, and the others minus context_lens[t].
 
-    A column that belongs to the one result is -1 in the other.
+    An entry that belongs to one result is -1 in the other.
 
-    positions: [T,K]. context_lens: [T]. Returns (context_rows, new_rows), each [T,K].
+    Args:
+        positions: [T,K].
+        context_lens: [T].
+
+    Returns:
+        (context_rows, new_rows), each [T,K].
 
     Example:
         >>> old, new = smla.rows.split_context(np.array([[1, 5]], np.int32), np.array([4], np.int32))
@@ -129,9 +148,8 @@ def split_context(
 
 
 def lse_from_log2(log2_lse: Array, lse: Array | None = None) -> NewArray:
-    """Converts lse from base 2 to base e: lse = ln 2 * log2_lse, both [T,H] f32. lse may be log2_lse.
-
-    Returns lse.
+    """Converts lse from base 2 to base e: lse = ln 2 * log2_lse, both [T,H] f32. Returns lse, which may be
+    log2_lse.
 
     Example:
         >>> smla.rows.lse_from_log2(np.log2([[1, 4]], dtype=np.float32)) == np.log([[1, 4]], dtype=np.float32)
@@ -164,13 +182,19 @@ def combined_rows(
     rows: Array | None = None,
     lens: Array | None = None,
 ) -> Rows:
-    """Rows of prefill tokens in a gathered workspace of `stride` rows per request: compressed entries first,
-    then from `entries` on the last gather_lens[b] tokens. A row of the result lists the selected entries,
-    immediately followed by the window rows, then -1.
+    """Computes rows of prefill tokens in a gathered workspace with `stride` rows per request.
 
-    selected: [T,>=topk], or None with topk 0 (then tokens: T). query_start_loc: [B+1], from any base.
-    seq_lens, gather_lens: [B]. columns: of the result, by default topk + window rounded up to 128. Returns
-    Rows.
+    A request has its compressed entries first, and from row `entries` on its last gather_lens[b] tokens. The
+    result lists the selected entries, then the window rows, then -1.
+
+    Args:
+        selected: [T,>=topk], or None with topk = 0, which requires tokens = T.
+        query_start_loc: [B+1], beginning with any number.
+        seq_lens, gather_lens: [B].
+        columns: columns of the result. Default: topk + window, rounded up to 128.
+
+    Returns:
+        Rows.
 
     Example:
         >>> one = np.array([3], np.int32)  # three tokens, which see windows of two
@@ -186,7 +210,7 @@ def combined_rows(
         selected = _given(selected, "selected", tokens=tokens, columns=None)
         tokens = shape_of(selected)[0]
     if tokens is None:
-        raise invalid("tokens", None, "how many query tokens, as nothing was selected")
+        raise invalid("tokens", None, "the number of query tokens, because selected is None")
     topk, window = integer("topk", topk, least=0), integer("window", window, least=0)
     columns = (topk + window + 127) // 128 * 128 if columns is None else columns
     tokens, columns = _outputs.extent(tokens, "tokens"), _outputs.extent(columns, "columns")
@@ -220,13 +244,21 @@ def mixed_rows(
     rows: Array | None = None,
     lens: Array | None = None,
 ) -> Rows:
-    """Rows of a mixed batch, decode tokens first: `window` columns of the window cache, then the compressed
-    ones, each through its own table. lens counts the whole window even where it is not full yet.
+    """Computes rows of a batch with decode tokens first: `window` columns of the window cache, then
+    compressed entries.
 
-    decode_window_rows: [Td,window]. decode_entries: [Td,Kd] (local: entries of the request, with is_valid
-    [Td] u8; else rows of the cache, with decode_lens [Td]). prefill_entries: [Tp,>=topk], None with topk 0.
-    query_start_loc: [R+1], seq_lens: [R], request_of_token: [Td+Tp]. Returns Rows of [Td+Tp, window + P],
-    P = max(topk, Kd) rounded up to 4.
+    lens always includes the whole window.
+
+    Args:
+        decode_window_rows: [Td,window].
+        query_start_loc, seq_lens, request_of_token: [R+1], [R] and [Td+Tp].
+        decode_entries: [Td,Kd]: entries of the request, with is_valid [Td] u8, if `local`; else cache rows,
+            with decode_lens [Td].
+        prefill_entries: [Tp,>=topk], or None with topk = 0.
+        window_table, entry_table: block tables of both caches.
+
+    Returns:
+        Rows of [Td+Tp, window + P], P = max(topk, Kd) rounded up to 4.
 
     Example:
         >>> zero, page = np.array([0], np.int32), np.array([[0]], np.int32)
@@ -250,7 +282,7 @@ def mixed_rows(
     lens = _new(request_of_token, tokens) if lens is None else lens
     if tokens < decodes:
         raise invalid("tokens", tokens, f"at least the {decodes} decode tokens")
-    if prefill_entries is None and not topk:  # the library counts prefill tokens by these rows
+    if prefill_entries is None and not topk:  # the library takes the number of prefill tokens from them
         prefill_entries = _new(request_of_token, tokens - decodes, 0)
     local = flag("local", local)
     _run("mixed_rows", locals())
@@ -260,11 +292,12 @@ def mixed_rows(
 def decode_schedule(
     lens: Array, parts: int, *, schedule: Array | None = None, splits: Array | None = None
 ) -> tuple[NewArray, NewArray]:
-    """FlashMLA's decode schedule: how `parts` of a GPU share requests of lens[b] listed rows, in blocks of
-    64.
+    """Computes FlashMLA's decode schedule: `parts` of a GPU share requests of lens[b] rows, in blocks of 64
+    rows.
 
-    Returns schedule [parts,8] (first request (-1: idle), first block, last request, end block, first split,
-    0, 0, 0) and splits [B+1], prefix sums of how many parts work on each request.
+    Returns:
+        schedule [parts,8]: first request (-1 if idle), first block, last request, end block, first split, 0,
+        0, 0; and splits [B+1], prefix sums of the number of parts per request.
 
     Example:
         >>> schedule, splits = smla.rows.decode_schedule(np.array([640, 64], np.int32), 4)
@@ -292,13 +325,19 @@ def prefill_chunks(
     max_requests: int = 0,
     chunks: Array | None = None,
 ) -> NewArray:
-    """Prefill requests in chunks of at most max_rows gathered rows and max_logits_bytes of f32 logits (0: no
-    bound).
+    """Splits prefill requests into chunks of at most max_rows gathered rows and max_logits_bytes of f32
+    logits.
 
-    query_start_loc: [R+1]. seq_lens: [R]. Returns [n,6]: first request, end request, first query token, end
-    query token, rows, 1 if the rows are still there from the chunk before. ratio: a request has seq_len /
-    ratio rows. first_request: prefill begins with it. max_requests: per chunk, 0: no bound. A request of
-    more than max_rows rows is refused.
+    Args:
+        query_start_loc: [R+1].
+        seq_lens: [R].
+        ratio: a request has seq_len / ratio rows, at most max_rows.
+        max_rows, max_logits_bytes, max_requests: limits of a chunk. 0 means no limit.
+        first_request: first prefill request.
+
+    Returns:
+        [n,6]: first request, end request, first query token, end query token, rows, and 1 if the chunk can
+        use the rows of the previous chunk.
 
     Example:
         >>> starts, lens = np.array([0, 4, 8], np.int32), np.array([100, 100], np.int32)

@@ -1,4 +1,4 @@
-"""What stages ask of arrays, whichever library they are of; and smla.Tensor, an array under another dtype."""
+"""Queries on arrays of any library, and smla.Tensor, a view of an array under another dtype."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ _INTEGERS = (Dtype.I32, Dtype.I64)
 
 
 class Tensor(Described):
-    """A view of an array under another dtype: uint16 memory as "bf16", uint8 as "e4m3", "e2m1" or "e8m0".
+    """A view of an array under another dtype: uint16 memory as "bf16", or uint8 as "e4m3", "e2m1" or "e8m0".
 
-    shape and strides count elements of that dtype: e2m1 holds two per byte. The view keeps its memory alive
-    and uses it even if the array gets other memory (`t.data = ...` and t.set_() of PyTorch). copy.deepcopy
-    and pickle copy the memory. Any number of threads may use a view at once.
+    shape and strides count elements of that dtype; e2m1 has two per byte. The view keeps its memory alive and
+    uses it even if the array gets other memory (`t.data = ...` and t.set_() of PyTorch). copy.deepcopy and
+    pickle copy the memory. Any number of threads may use a view concurrently.
 
     Example:
         >>> smla.Tensor(np.zeros((2, 3), np.uint16), "bf16")
@@ -60,7 +60,7 @@ class Tensor(Described):
             raise invalid(
                 f"{name}.dtype",
                 f"{memory.item}-byte elements as {self.dtype.name.lower()}",
-                f"an array of {wanted}-byte integers, or of that dtype",
+                f"{wanted}-byte integers, or an array of that dtype",
             )
         self.shape, self.strides = memory.shape, memory.strides
         if self.dtype is E2M1:
@@ -76,7 +76,7 @@ class Tensor(Described):
 
 
 class _Tensors(Library):
-    """Answers for smla.Tensor."""
+    """Implements Library for smla.Tensor."""
 
     def memory(self, array, name, stream=0):
         dtype, shape, strides = array.dtype, tuple(array.shape), tuple(array.strides)
@@ -126,8 +126,8 @@ def tensor(array: Array, dtype: DtypeLike, name: str = "tensor") -> Tensor:
 
 
 def describe(array, name, keep, stream=0):
-    """(address, the rest) of a smla_tensor over an array that `stream` is about to use. What must outlive the
-    call is appended to `keep`.
+    """Returns (address, rest) of a smla_tensor over an array that `stream` is about to use. Appends objects
+    that must outlive the call to `keep`.
     """
     return library_of(array, name).describe(array, name, keep, stream)
 
@@ -138,10 +138,10 @@ def owner_of(array, name):
 
 
 def require_writable(array, name):
-    """Refuses an output that its library declares read-only, or whose elements share memory."""
+    """Raises an error if an output is read-only according to its library, or if its elements share memory."""
     strides, writable = library_of(array, name).access(array, name)
     if not writable:
-        raise invalid(name, "a read-only array", "one that may be written")
+        raise invalid(name, "a read-only array", "a writable array")
     if 0 in strides:
         shape = shape_of(array, name)
         if 0 not in shape and any(extent > 1 and not stride for extent, stride in zip(shape, strides)):
@@ -149,34 +149,34 @@ def require_writable(array, name):
 
 
 def device_of(array, name="array"):
-    """(device type, index) of an array."""
+    """Returns (device type, index) of an array."""
     return library_of(array, name).device(array, name)
 
 
 def stream_of(array):
-    """The stream that the array's library works on now, as an address; 0: the default one; None: it is not
-    known, or the memory is not a GPU's.
+    """Returns the current stream of the array's library as an address: 0 is the default stream, None means
+    unknown or no GPU memory.
     """
     return library_of(array).stream(array)
 
 
 def stream_address(stream):
-    """The address of a stream that the caller gives."""
+    """Returns the address of the caller's stream."""
     if type(stream) is not int or not 0 <= stream < 1 << 64:
         raise invalid("stream", repr(stream), "its address (of PyTorch: stream.cuda_stream)")
     return stream
 
 
 def stream_of_call(stream, device, like):
-    """The stream of a call as an address: the caller's, else that of like's library; None on a CPU."""
+    """Returns the address of the stream of a call: the caller's, or that of like's library; None on a CPU."""
     if stream is not None:
         return stream_address(stream)
     return (stream_of(like) or 0) if device[0] else None
 
 
 def empty(like, shape, dtype):
-    """A new array of the library and on the device of `like` (an array, a Tensor or a Cache); of NumPy where
-    that library cannot allocate for us.
+    """Returns a new array of the library and on the device of `like` (an array, a Tensor or a Cache), or of
+    NumPy if smla cannot allocate with that library.
     """
     dtype = _dtypes.parse(dtype)
     if dtype is E2M1:
@@ -187,18 +187,18 @@ def empty(like, shape, dtype):
 
 
 def typed(array, dtype):
-    """An array from `empty` with its dtype spelt out, for libraries that have no such type."""
+    """Returns an array from `empty`, as a Tensor if its library lacks the dtype."""
     dtype = _dtypes.parse(dtype)
     return array if library_of(array).dtype(array, "array") is dtype else Tensor(array, dtype)
 
 
 def plain(array):
-    """An output as the array that was allocated or given for it; None stays None."""
+    """Returns the array under an output; None stays None."""
     return array.array if type(array) is Tensor else array
 
 
 def dtype_of(array, name):
-    """The Dtype of an array. Refuses arrays of other types."""
+    """Returns the Dtype of an array, or raises an error for other types."""
     dtype = library_of(array, name).dtype(array, name)
     if dtype is None:
         raise unknown_dtype(name, array)
@@ -206,5 +206,5 @@ def dtype_of(array, name):
 
 
 def shape_of(array, name="array"):
-    """The shape of an array, in elements of its Dtype."""
+    """Returns the shape of an array, in elements of its Dtype."""
     return library_of(array, name).shape(array, name)

@@ -1,6 +1,6 @@
-"""What the command line answers, as Python data: smla.doctor, smla.bench, smla.capacity, smla.explain.
+"""Results of the command line as Python data: smla.doctor, smla.bench, smla.capacity, smla.explain.
 
-They run the `smla` program that comes with the package (or was built in this clone) and read its JSON.
+These functions run the `smla` program in the package (or in this clone) and read its JSON.
 """
 
 import contextlib
@@ -27,14 +27,15 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def program() -> str:
-    """Returns the path of the `smla` program: SMLA_TOOL, or the one in the package, in this clone or on PATH.
+    """Returns the path of the `smla` program: SMLA_TOOL, or the program in the package, in this clone or on
+    PATH.
 
     Example:
         >>> smla.program().endswith("smla")
         True
     """
     named = os.environ.get("SMLA_TOOL")
-    # A library that the system's loader found has no folder.
+    # A library from the system loader's search path has no folder.
     for folder in (_PACKAGE, *Path(library_path).parents[1:2]):
         if not named and (folder / "bin/smla").exists():
             return str(folder / "bin/smla")
@@ -42,12 +43,12 @@ def program() -> str:
         return found
     field, got, wanted = "SMLA_TOOL", named, "the path of the program smla"
     if not named:
-        field, got, wanted = "smla", "no program", "one in the package or on PATH (SMLA_TOOL names one)"
+        field, got, wanted = "smla", "no program", "a program in the package, on PATH or in SMLA_TOOL"
     raise IoError.of(field, got, wanted)
 
 
 def answer(*words, **options):
-    """The JSON document of a subcommand. Its progress, if any, is seen where stderr is a terminal."""
+    """Returns the JSON document of a subcommand. Shows its progress if stderr is a terminal."""
     words = [*words, *_options(options)]
     command = [program(), *map(str, words), "--json"]
     errors = None if sys.stderr.isatty() else subprocess.PIPE
@@ -68,7 +69,7 @@ _FLAGS = frozenset(("all", "batch_invariant", "check_indices", "list", "mtp", "q
 
 
 def _options(options):
-    """heads=16 -> --heads 16, True -> the flag alone; None and False are left out."""
+    """Converts options to words: heads=16 to --heads 16, and True to a flag; omits None and False."""
     for name, value in options.items():
         if name in _FLAGS:
             if value is not None and not isinstance(value, (bool, np.bool_)):
@@ -86,8 +87,11 @@ def _options(options):
 
 
 def doctor() -> dict[str, Any]:
-    """Describes this machine, with its processor, memory, GPU and engine, and compares its kernels with the
-    reference (self-test). Returns a dict; "passed" is the result of the self-test.
+    """Describes the processor, memory, GPU and engine of this machine, and compares its kernels with the
+    reference.
+
+    Returns:
+        A dict; "passed" is the result of this self-test.
 
     Example:
         >>> smla.doctor()["passed"]
@@ -111,15 +115,16 @@ class BenchResults(dict[str, Any]):
 
 
 def bench(**options: Any) -> BenchResults:
-    """Measures the stages and a decode step, and the peak of the machine in the same run.
+    """Measures the stages, a decode step, and the peak of the machine. Uses a GPU if there is one.
 
-    Returns a dict, which a notebook displays as charts. "results" has one row per case, with median, minimum,
-    maximum, 10th and 90th percentile. "models" has times of the attention of all layers of a model. "busy" is
-    the reason why the times may be too long, or None.
+    Args:
+        options: as in `smla bench --help` (case="attend"; stage="attend", heads=16, tokens=4, rows=2048,
+            format="fp8_656"; quick=True, seconds=, threads=, save=, ...).
 
-    Runs on a GPU if there is one; "runs_on" names the device. options: as in `smla bench --help`
-    (case="attend"; stage="attend", heads=16, tokens=4, rows=2048, format="fp8_656"; quick=True, seconds=,
-    threads=, save=, ...). Raises the same errors as `capacity`.
+    Returns:
+        A dict, which a notebook displays as charts. "results" has one row per case, with median, minimum,
+        maximum, 10th and 90th percentile. "models" has times of the attention of all layers of a model.
+        "busy" is the reason why times may be too long, or None. "runs_on" names the device.
 
     Example:
         >>> smla.bench(case="select", quick=True, seconds=0.01)["results"][0]["ms"] > 0
@@ -130,7 +135,7 @@ def bench(**options: Any) -> BenchResults:
 
 @contextlib.contextmanager
 def _model(config):
-    """The path of a configuration; one in memory becomes a file for the time of the call."""
+    """Yields the path of a configuration; writes a configuration in memory to a temporary file."""
     if isinstance(config, Mapping):
         text = config_json(config)
     elif hasattr(config, "to_json_string"):
@@ -147,12 +152,19 @@ def _model(config):
 
 
 def capacity(config: Config, **options: Any) -> dict[str, Any]:
-    """Computes how many requests of a model fit in memory, the bytes of every cache, and FLOPs, as a dict.
+    """Computes how many requests of a model fit in memory, the bytes of every cache, and FLOPs.
 
-    config: a config.json, a checkpoint's folder, the name of a model ("deepseek-v3.2", see `smla list
-    models`), a dict or a configuration of transformers. options: as in `smla capacity --help`
-    (context="128K", memory="80GiB", device="H200", weights_gib=, tp=, dp=, dcp=, kv_format=, ...).
-    Raises InvalidArgument, DataError or IoError, like the command.
+    Args:
+        config: a config.json, a checkpoint's folder, the name of a model ("deepseek-v3.2", see `smla list
+            models`), a dict or a configuration of transformers.
+        options: as in `smla capacity --help` (context="128K", memory="80GiB", device="H200", weights_gib=,
+            tp=, dp=, dcp=, kv_format=, ...).
+
+    Returns:
+        A dict.
+
+    Raises:
+        InvalidArgument, DataError, IoError: as the command reports.
 
     Example:
         >>> smla.capacity(config, context=4096, memory=80)["totals"]["layers"]
@@ -163,12 +175,15 @@ def capacity(config: Config, **options: Any) -> dict[str, Any]:
 
 
 def explain(config: Config, **options: Any) -> dict[str, Any]:
-    """Returns a dict with the kernel that runs each stage of a model's layers on this machine. With `device`,
-    returns the backend and the engine that serve the model on that device. Both include the reasons why the
-    others were not selected.
+    """Returns a dict with the kernel that runs each stage of a model's layers, and why others were not
+    selected.
 
-    config: as in `capacity`. options: as in `smla explain --help` (layer=, kv_format=, context=;
-    device="H200", kv_dtype=, backend=; ...). Raises the same errors as `capacity`.
+    With `device`, returns the backend and the engine that serve the model on that device.
+
+    Args:
+        config: as in `capacity`.
+        options: as in `smla explain --help` (layer=, kv_format=, context=; device="H200", kv_dtype=,
+            backend=; ...).
 
     Example:
         >>> smla.explain(config)["layers"][0]["layer_kind"]

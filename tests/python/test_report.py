@@ -199,7 +199,7 @@ def test_the_spread_and_the_load_are_shown():
         assert float(long) == pytest.approx(1.5 * width, abs=0.02)
     assert page.count("milliseconds; line: minimum to maximum") == 3
     assert "Load of the machine before the run: 1.7 on 2 cores." in page
-    assert "The machine was busy, times may be too long: 3 &lt;threads&gt;." in page
+    assert "The machine was busy; times may be too long: 3 &lt;threads&gt;." in page
     assert "busy" not in smla.reporting.bench_page(BENCH)
     assert "Load of the machine before the run: unknown." in smla.reporting.bench_page(BENCH)
 
@@ -300,10 +300,10 @@ def spoilt(document, path, value):
             "{",
             "bench.json: got Expecting property name .* at line 1, column 2, wanted a JSON document",
         ),
-        ("bench", "[" * 100000, "bench.json: got one that cannot be read, wanted a JSON document"),
+        ("bench", "[" * 100000, "bench.json: got an unreadable document, wanted a JSON document"),
         ("bench", "[]", r"bench.json: got \[\], wanted an object"),
         ("bench", '{"host": []}', "bench.json: results: got nothing, wanted a list"),
-        ("bench", '{"results": []}', "bench.json: results: got none, wanted one at least"),
+        ("bench", '{"results": []}', "bench.json: results: got none, wanted at least one"),
         ("bench", ("results", 1, "ms", "fast"), r'results\[1\].ms: got "fast", wanted a positive number'),
         ("bench", ("results", 1, "ms", -1), r"results\[1\].ms: got -1, wanted a positive number"),
         ("bench", ("results", 0, "ms", float("nan")), r"results\[0\].ms: got NaN, wanted a positive number"),
@@ -340,7 +340,7 @@ def test_files_that_begin_with_a_byte_order_mark(files):
 
 
 def test_files_that_are_not_there(files):
-    with pytest.raises(smla.IoError, match="nowhere.json: got No such file or directory, wanted a file"):
+    with pytest.raises(smla.IoError, match="nowhere.json: got No such file or directory, wanted a readable file"):
         smla.report(bench=files / "nowhere.json")
     with pytest.raises(smla.IoError, match="nowhere"):
         smla.report(model=files / "nowhere", bench=files / "bench.json")
@@ -348,9 +348,9 @@ def test_files_that_are_not_there(files):
     with open(files / "large.json", "wb") as large:
         large.truncate(65 << 20)
     for name, error, got in (
-        ("/dev/zero", smla.IoError, "no regular file"),
-        ("fifo", smla.IoError, "no regular file"),
-        (".", smla.IoError, "no regular file"),
+        ("/dev/zero", smla.IoError, "not a regular file"),
+        ("fifo", smla.IoError, "not a regular file"),
+        (".", smla.IoError, "not a regular file"),
         ("large.json", smla.DataError, f"{65 << 20} bytes, wanted at most"),
     ):
         for kind in ("bench", "verify", "peers"):

@@ -23,8 +23,8 @@ def page(tmp_path_factory):
 def test_layout(page, size, dark):
     seen = probed(page, size, dark)
     assert seen["width"] == size[0] and seen["smallest"] >= 12
-    assert seen["heads"] == ["smla report", "This machine", "What runs, and why", "How fast", "Beside others",
-                             "How exact", "How much fits"]  # fmt: skip
+    assert seen["heads"] == ["smla report", "This machine", "Selected kernels", "Speed",
+                             "Other libraries", "Accuracy", "Capacity"]  # fmt: skip
     assert seen["too_wide"] <= 0 and seen["outside"] == [] and seen["loaded"] == []
     assert 100 < seen["tallest"] < 1000
 

@@ -1,4 +1,4 @@
-"""One adapter per array library (NumPy, PyTorch, CuPy, DLPack) behind one interface, and the choice of it."""
+"""Adapters for array libraries (NumPy, PyTorch, CuPy, DLPack), and the selection of one for an array."""
 
 import sys
 
@@ -16,7 +16,7 @@ _by_type: dict[type, Library] = {}
 
 
 def library_of(array, name="array"):
-    """The Library of an array. Refuses what is no array."""
+    """Returns the Library of an array; rejects other objects."""
     return _by_type.get(type(array)) or _find(array, name)
 
 
@@ -29,18 +29,18 @@ def _find(array, name):
 
 
 def register(kind, library):
-    """Has `library` answer for a type of smla's own."""
+    """Registers `library` for one of smla's types."""
     _by_type[kind] = library
 
 
 def is_capturing():
-    """Whether PyTorch or CuPy captures its current stream in a CUDA graph."""
+    """Returns whether PyTorch or CuPy captures its current stream in a CUDA graph."""
     return TORCH.is_capturing() or CUPY.is_capturing()
 
 
 def on_device(device):
-    """An empty array on a device (type, index), to allocate beside: of NumPy; on a GPU of PyTorch or CuPy, of
-    the one that the program has imported if it has imported one.
+    """Returns an empty array on a device (type, index), as `like` of allocations: NumPy on a CPU; on a GPU,
+    PyTorch or CuPy, preferring one that the program has imported.
     """
     if device[0] == CPU:
         return NUMPY.empty(None, (0,), Dtype.U8)
@@ -50,5 +50,5 @@ def on_device(device):
     raise invalid(
         "like",
         None,
-        "an array on the GPU, or PyTorch or CuPy installed with CUDA: smla allocates with them there",
+        "an array on the GPU, or PyTorch or CuPy with CUDA, which smla uses to allocate GPU memory",
     )

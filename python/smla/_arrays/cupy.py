@@ -1,4 +1,4 @@
-"""CuPy's arrays, once the program has imported CuPy."""
+"""CuPy arrays, if the program has imported CuPy."""
 
 import sys
 
@@ -16,8 +16,8 @@ class CuPy(Library):
     module = "cupy"
 
     def owns(self, array):
-        kind = getattr(sys.modules.get("cupy"), "ndarray", None)  # absent while it is being imported
-        # CuPy on ROCm: DLPack names that device, and smla refuses it.
+        kind = getattr(sys.modules.get("cupy"), "ndarray", None)  # absent during the import
+        # CuPy on ROCm is left to DLPack, which reports the device as unsupported.
         return kind is not None and isinstance(array, kind) and not _cupy().cuda.runtime.is_hip
 
     def memory(self, array, name, stream=0):
@@ -34,7 +34,7 @@ class CuPy(Library):
 
     def empty(self, like, shape, dtype):
         kind = like.dtype if dtype_of(like) is dtype else STORAGE[dtype]
-        with like.device:  # or it would be the current one
+        with like.device:  # else CuPy uses the current device
             return _cupy().empty(shape, kind)
 
     def zeros(self, like, shape):
@@ -46,7 +46,7 @@ class CuPy(Library):
         return _cupy().lib.stride_tricks.as_strided(array, shape, strides)
 
     def on_device(self, index):
-        """An empty array on a GPU, to allocate beside; None without CuPy."""
+        """Returns an empty array on a GPU, as `like` of allocations, or None without CuPy."""
         try:
             import cupy
         except ImportError:

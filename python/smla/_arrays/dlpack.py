@@ -1,6 +1,4 @@
-"""Arrays of any other library with DLPack. A capsule keeps the memory alive and is never consumed: it is only
-borrowed.
-"""
+"""Arrays of other libraries with DLPack. A capsule is borrowed, not consumed, and keeps the memory alive."""
 
 import ctypes as c
 import sys
@@ -10,7 +8,7 @@ from .._abi import DeviceType, Dtype
 from ..errors import invalid
 from .interface import CPU, Library, Memory, dense
 
-# (type code, bits) of DLDataType, of one lane.
+# (type code, bits) of DLDataType with one lane.
 _DTYPES = {
     (2, 64): Dtype.F64,
     (2, 32): Dtype.F32,
@@ -22,11 +20,13 @@ _DTYPES = {
     (0, 32): Dtype.I32,
     (0, 64): Dtype.I64,
 }
-_E2M1_PAIR = (17, 4, 2)  # and lanes
-_INTEGERS = (0, 1, 6)  # signed, unsigned, bool: what a `dtype` may stand over
-# DLDeviceType: memory that the processor, or the GPU, reads as its own. 3: pinned, 13: managed.
+_E2M1_PAIR = (17, 4, 2)  # with lanes
+_INTEGERS = (0, 1, 6)  # signed, unsigned, bool: raw memory for smla.Tensor
+# DLDeviceType of memory that the CPU or the GPU can read. 3: pinned, 13: managed.
 _DEVICES = {1: DeviceType.CPU, 3: DeviceType.CPU, 2: DeviceType.CUDA, 13: DeviceType.CUDA}
-_DEFAULT_STREAM = 1  # the legacy default stream, which must not be called 0; 2 is that of the thread
+_DEFAULT_STREAM = (
+    1  # the legacy default stream in DLPack, which reserves 0; 2 is the per-thread default stream
+)
 _READ_ONLY = 1
 _MAJOR = 1
 
@@ -64,7 +64,7 @@ _is_valid.restype, _is_valid.argtypes = c.c_int, (c.py_object, c.c_char_p)
 
 
 def is_on_gpu(array, name):
-    """Whether an exporter's memory is a GPU's. Refuses other devices than that and the processor."""
+    """Returns whether an exporter's memory is on a GPU; rejects devices other than the CPU and CUDA GPUs."""
     try:
         device_type = int(array.__dlpack_device__()[0])
     except BufferError as error:
@@ -77,36 +77,37 @@ def is_on_gpu(array, name):
 
 
 def capsule_of(array, name, stream):
-    """A capsule over an array. stream: None for memory of the processor; else the address of what is about to
-    use the array, which the exporter makes wait for whatever it still has in flight there.
+    """Returns a capsule for an array.
 
-    Exporters of a GPU are always told one. None means the default stream by the protocol, but JAX then waits
-    for the GPU itself; -1 means not to wait, but JAX takes any number for a stream.
+    stream: None for CPU memory; else the address of the stream that will use the array. The exporter makes
+    this stream wait for pending work on the array. Exporters on a GPU always get a stream: None means the
+    default stream in the protocol, but JAX then waits for the GPU itself; -1 means no synchronization, but
+    JAX accepts any number as a stream.
     """
     arguments = {} if stream is None else {"stream": stream or _DEFAULT_STREAM}
     try:
         try:
             return array.__dlpack__(max_version=(_MAJOR, 0), **arguments)
-        except TypeError:  # an exporter from before version 1
+        except TypeError:  # an exporter of DLPack 0
             return array.__dlpack__(**arguments)
     except BufferError as error:
         raise _refused(name, error) from None
 
 
 def _refused(name, error):
-    """BufferError is the protocol's word for memory that cannot be given."""
-    return invalid(name, f"an array that DLPack cannot hand over ({error})", "one that it can")
+    """Returns the error for a BufferError, by which an exporter reports that it cannot export its memory."""
+    return invalid(name, f"an array that DLPack cannot export ({error})", "an exportable array")
 
 
 def _open(capsule, name):
-    """(the DLTensor in a capsule, whether it may be written)."""
+    """Returns (the DLTensor in a capsule, whether it is writable)."""
     if _is_valid(capsule, b"dltensor_versioned"):
         versioned = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
         if versioned.major != _MAJOR:
             raise invalid(name, f"DLPack version {versioned.major}.{versioned.minor}", f"version {_MAJOR}")
         return versioned.tensor, not versioned.flags & _READ_ONLY
     if not _is_valid(capsule, b"dltensor"):
-        raise invalid(name, "a used capsule, or no capsule, of __dlpack__()", "a new one")
+        raise invalid(name, "a consumed capsule, or no capsule", "a new capsule from __dlpack__()")
     return _Tensor.from_address(_pointer(capsule, b"dltensor")), True
 
 
@@ -118,8 +119,8 @@ class _Loan(NamedTuple):
 
 
 def _hand_over(memory, name, keep, stream):
-    """Makes `stream` wait for work that other streams have queued on memory of a GPU. For PyTorch and CuPy,
-    the user waits for that work.
+    """Makes `stream` wait for pending work of other streams on GPU memory. For PyTorch and CuPy, the caller
+    must do so.
     """
     keep.append(capsule_of(memory.array, name, stream or 0))
 
@@ -157,7 +158,7 @@ def read(array, name, stream=0):
 
 
 class DLPack(Library):
-    """numpy: the library that allocates in its place on a CPU."""
+    """Adapter for DLPack. numpy: the library that allocates in its place on a CPU."""
 
     def __init__(self, numpy):
         self._numpy = numpy
@@ -170,7 +171,7 @@ class DLPack(Library):
 
     def access(self, array, name):
         memory = self.memory(array, name)
-        jax = sys.modules.get("jax")  # its arrays never change, though their capsules do not say so
+        jax = sys.modules.get("jax")  # its arrays are immutable, but their capsules are not marked read-only
         return memory.strides, memory.writable and not (jax is not None and isinstance(array, jax.Array))
 
     def empty(self, like, shape, dtype):
@@ -181,4 +182,4 @@ class DLPack(Library):
 
     def zeros(self, like, shape):
         got = f"memory of {type(like).__module__}"
-        raise invalid("cache.data", got, "that of NumPy, PyTorch or CuPy: smla copies no other library's")
+        raise invalid("cache.data", got, "an array of NumPy, PyTorch or CuPy, which smla can copy")

@@ -1,4 +1,4 @@
-"""NumPy's arrays."""
+"""NumPy arrays."""
 
 import ctypes as c
 import sys
@@ -18,7 +18,7 @@ _first_byte = c.c_char.from_buffer
 
 
 def dtype_of(array):
-    """The Dtype of an array of NumPy or CuPy; None if smla has none of it."""
+    """Returns the Dtype of an array of NumPy or CuPy, or None if smla has no such dtype."""
     return _known.get(array.dtype) or _learn(array.dtype)
 
 
@@ -29,7 +29,7 @@ def _learn(dtype):
 
 
 def dtype_of_memory(array, name):
-    """dtype_of; None for raw memory (integers, void), but other types are refused."""
+    """Returns dtype_of(array), or None for raw memory (integers, void); rejects other types."""
     dtype = dtype_of(array)
     if dtype is None and (array.dtype.kind not in "iubV" or not array.dtype.isnative):
         raise unknown_dtype(name, array)
@@ -37,7 +37,7 @@ def dtype_of_memory(array, name):
 
 
 def strides_of(array, name):
-    """Strides in elements."""
+    """Returns strides in elements."""
     item, shape = array.itemsize, array.shape
     if array.size == 0:  # NumPy gives such arrays strides of 0
         return dense(shape)
@@ -48,13 +48,15 @@ def strides_of(array, name):
 
 
 def _address(array):
-    """The data pointer, in a third of the time that __array_interface__ takes."""
+    """Returns the data pointer, three times faster than __array_interface__."""
     capsule = array.__array_struct__  # owns the struct: PyArrayInterface, data at 40
     return c.c_uint64.from_address(_capsule_pointer(capsule, None) + 40).value
 
 
 def _held(array):
-    """Holds the memory of an array: NumPy does not resize an array in place if it has weak references."""
+    """Returns an object that holds the memory: NumPy does not resize an array in place if it has weak
+    references.
+    """
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base
@@ -75,7 +77,7 @@ class NumPy(Library):
         if not array.flags.carray:  # dense, aligned and writable
             strides = strides_of(array, name)
             return _address(array), rest(self._dtype(array, name), CPU, 0, array.shape, strides, name)
-        # The common case in half the time: all but the address follows from shape and dtype.
+        # Fast path for the common case: everything except the address follows from shape and dtype.
         key = (array.shape, array.dtype)
         packed = known_rest(key)
         if packed is None:
@@ -83,7 +85,7 @@ class NumPy(Library):
             packed = remember(key, rest(self._dtype(array, name), CPU, 0, shape, dense(shape), name))
         try:
             return c.addressof(_first_byte(array)), packed
-        except ValueError:  # no elements, or dtypes that the buffer protocol has no letter for: ml_dtypes'
+        except ValueError:  # no elements, or dtypes of ml_dtypes, which the buffer protocol does not support
             return _address(array), packed
 
     @staticmethod
@@ -106,7 +108,7 @@ class NumPy(Library):
         return array.strides, array.flags.writeable
 
     def empty(self, like, shape, dtype):
-        """ml_dtypes' bf16, e4m3 and e8m0 beside arrays of such types (JAX's)."""
+        """Returns bf16, e4m3 and e8m0 arrays of ml_dtypes if `like` has such a type (JAX)."""
         types = sys.modules.get("ml_dtypes")
         is_plain = types is None or (isinstance(like, np.ndarray) and like.dtype.kind in "fiu")
         if is_plain or dtype not in _ML_DTYPES:

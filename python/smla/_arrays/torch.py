@@ -1,4 +1,4 @@
-"""PyTorch's tensors, once the program has imported PyTorch."""
+"""PyTorch tensors, if the program has imported PyTorch."""
 
 import sys
 from typing import Any
@@ -24,7 +24,7 @@ _known: dict[Any, Dtype | None] = {}  # torch.dtype: Dtype, or None
 
 
 def torch_dtype(dtype):
-    """The torch.dtype that holds a Dtype: bytes for e2m1, and for e8m0 before PyTorch 2.7."""
+    """Returns the torch.dtype that stores a Dtype: bytes for e2m1, and for e8m0 before PyTorch 2.7."""
     torch = sys.modules["torch"]
     return getattr(torch, NAMES[dtype], torch.uint8)
 
@@ -41,29 +41,27 @@ def _learn(dtype):
 
 
 def _check(array, name):
-    """Refuses tensors whose memory does not hold their values, or that want a gradient."""
+    """Rejects tensors whose memory does not hold their values, or that require a gradient."""
     torch = sys.modules["torch"]
     if array.layout is not torch.strided:
         raise invalid(name, f"layout {array.layout}", "a strided tensor")
     if array.requires_grad and torch.is_grad_enabled():
-        wanted = (
-            "one that does not: smla has no backward pass; call it under torch.no_grad() or on x.detach()"
-        )
+        wanted = "a tensor without: smla has no backward pass; use torch.no_grad() or x.detach()"
         raise unsupported(name, "a tensor that requires grad", wanted)
     if array.is_conj() or array.is_neg():
-        raise invalid(name, "a lazy conjugate or negative view", "resolve_conj().resolve_neg()")
+        raise invalid(name, "a lazy conjugate or negative view", "x.resolve_conj().resolve_neg()")
     if array.device.type not in ("cpu", "cuda"):
         raise invalid(f"{name}.device", array.device, "cpu or cuda")
 
 
 class Torch(Library):
     module = "torch"
-    _tensor = None  # torch.Tensor, when torch is first met
+    _tensor = None  # torch.Tensor, once torch is imported
 
     def owns(self, array):
         if self._tensor is None:
             torch = sys.modules.get("torch")
-            if torch is None or not hasattr(torch, "Tensor"):  # absent, or being imported
+            if torch is None or not hasattr(torch, "Tensor"):  # absent, or its import is in progress
                 return False
             self._tensor = torch.Tensor
         return isinstance(array, self._tensor)
@@ -100,11 +98,11 @@ class Torch(Library):
             _check(array, name)
         try:
             strides, address = array.stride(), array.data_ptr()
-        except RuntimeError:  # a layout without strides, or without memory of its own
+        except RuntimeError:  # a layout without strides or memory
             _check(array, name)
             raise
         shape = array.shape
-        if not address:  # no elements, then any strides; or a device without memory
+        if not address:  # no elements (with any strides), or a device without memory
             _check(array, name)
             strides = dense(shape)
         index = array.get_device()  # -1: not a GPU
@@ -118,7 +116,7 @@ class Torch(Library):
         if dtype is None:
             raise unknown_dtype(name, array)
         _check(array, name)
-        if dtype is E2M1:  # float4_e2m1fn_x2: elements of two values
+        if dtype is E2M1:  # float4_e2m1fn_x2: two values per element
             shape, strides = values_of_pairs(shape, strides, name)
         return rest(dtype, CUDA if index >= 0 else CPU, max(index, 0), shape, strides, name)
 
@@ -162,7 +160,7 @@ class Torch(Library):
         return array.as_strided(shape, strides)
 
     def on_device(self, index):
-        """An empty tensor on a GPU, to allocate beside; None without PyTorch, or if it has no GPU."""
+        """Returns an empty tensor on a GPU, as `like` of allocations, or None without PyTorch or a GPU."""
         try:
             import torch
         except ImportError:

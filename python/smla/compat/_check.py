@@ -1,4 +1,4 @@
-"""Checks of PyTorch's tensors by the names that another library gives its arguments."""
+"""Checks of PyTorch tensors under the argument names of another library."""
 
 import torch
 
@@ -7,9 +7,9 @@ from ..errors import InvalidArgument, invalid
 
 
 def require(tensor, name, dtypes=None, shape=None, like=None):
-    """The shape of a tensor of one of these dtypes, of this shape and on like's device; others are refused.
+    """Returns the shape of a tensor; requires one of these dtypes, this shape, and like's device.
 
-    shape: an extent that is None or a name may be anything.
+    shape: dimensions that are None or a name may have any size.
     """
     if not isinstance(tensor, torch.Tensor):
         raise invalid(name, type(tensor).__name__, "a torch.Tensor")
@@ -22,12 +22,12 @@ def require(tensor, name, dtypes=None, shape=None, like=None):
         wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
         raise invalid(f"{name}.shape", list(tensor.shape), f"[{wanted}]")
     if like is not None and tensor.device != like.device:
-        raise invalid(f"{name}.device", tensor.device, f"{like.device}, that of the query")
+        raise invalid(f"{name}.device", tensor.device, f"{like.device}, as the query")
     return tensor.shape
 
 
 def open_cache(name, data, format, page_tokens, **layout):
-    """A smla.Cache; errors name the argument."""
+    """Returns a smla.Cache. Errors name the argument."""
     try:
         return Cache(data, format, page_tokens, **layout)
     except InvalidArgument as error:

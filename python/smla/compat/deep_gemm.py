@@ -1,17 +1,18 @@
 """The indexer logits of DeepGEMM on smla, on CPUs and GPUs: `from smla.compat import deep_gemm`.
 
-    logits[t,j] = key_scale[j] * sum_h weights[t,h] * relu(q[t,h] . k[j])
+    logits[t,j] = key_scale[j] * sum_h weights[t,h] * relu(q[t,h].k[j])
 
-Names, arguments, defaults and results are those of its attention calls of June 2026;
+Names, arguments, defaults and results are those of DeepGEMM's attention calls of June 2026;
 docs/python/drop_in.md lists every argument, extensions and unsupported arguments.
 
-Alphabet: S query rows, B requests of next_n rows each, H index heads, D channels, N keys. fp8: e4m3, and one
-f32 scale per key. fp4: e2m1, two per byte in int8 with the even channel in the low nibble, and one UE8M0 per
-32 channels; one int32 holds all scales of a row or key. A page of a cache holds the values of all its keys,
-then all their scales: its last dimension tells bytes per key, not where they lie. Tensors are on one device.
-Calls run on its current stream and may be captured in a CUDA graph. None waits but the first with pages for
-a next_n. Errors: InvalidArgument names the argument, what it got and wants; Unsupported if no kernel can run
-it.
+Dimensions: S query rows, B requests of next_n rows each, H index heads, D channels, N keys. fp8 is e4m3 with
+one f32 scale per key. fp4 is e2m1, two per int8 with the even channel in the low nibble, with one UE8M0 scale
+per 32 channels; one int32 has all scales of a row or key. A page of a cache stores the values of all its
+keys, then all their scales, so its last dimension only gives the bytes per key.
+
+All tensors of a call are on one device. Calls run on its current stream and can be captured in a CUDA graph.
+Only the first paged call for a next_n waits for the GPU. Errors: InvalidArgument for a wrong argument,
+Unsupported if no kernel supports the call.
 """
 
 import os
@@ -44,7 +45,7 @@ _DTYPES = (torch.float32, torch.bfloat16)  # of weights and logits
 
 
 class _Kind(NamedTuple):
-    """How values are stored. format: of smla's caches. bits: of a value. scale_dtype: of dense keys."""
+    """Storage of values. format: cache format. bits: per value. scale_dtype: dtype of dense keys' scales."""
 
     format: str
     bits: int
@@ -55,26 +56,28 @@ class _Kind(NamedTuple):
         return _WIDTH * self.bits // 8
 
     def scale_bytes(self, width):
-        """Bytes of scales in use at this width. Bytes behind them may hold anything."""
+        """Returns the bytes of scales in use at this width. Bytes after them may have any value."""
         return _SCALE_BYTES if self.bits == 8 else width // _GROUP
 
 
 _FP8 = _Kind("index_fp8_132", 8, torch.float32)
 _FP4 = _Kind("index_mxfp4_68", 4, torch.int32)
-_num_sms = 0  # 0: the device's own
+_num_sms = 0  # 0: the number of the device
 
 
 def get_num_sms() -> int:
-    """The multiprocessors of the current GPU, for schedules; without a GPU the cores of the process."""
+    """Returns the number of multiprocessors for schedules: of the current GPU, or the process's cores without
+    a GPU.
+    """
     return _num_sms or _device_parts()
 
 
 def set_num_sms(new_num_sms: int) -> None:
-    """Sets what get_num_sms returns; 0: the device's own. smla's kernels ignore it."""
+    """Sets the result of get_num_sms; 0 restores the device's number. smla's kernels ignore it."""
     global _num_sms
     wanted = integer("new_num_sms", new_num_sms, least=0)
     if torch.cuda.is_available() and wanted > _device_parts():
-        raise invalid("new_num_sms", wanted, f"at most {_device_parts()}, those of the device")
+        raise invalid("new_num_sms", wanted, f"at most {_device_parts()}, the number of the device")
     _num_sms = wanted
 
 
@@ -94,14 +97,20 @@ def fp8_fp4_mqa_logits(
     max_seqlen_k: int = 0,
     logits_dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """Logits of rows over keys [cu_seq_len_k_start[t], cu_seq_len_k_end[t]), all keys in one array.
+    """Computes logits of rows over keys [cu_seq_len_k_start[t], cu_seq_len_k_end[t]) of one array.
 
-    q: fp8 ([S,H,D] e4m3, None), fp4 ([S,H,D/2] int8, [S,H] int32).
-    kv: fp8 ([N,D] e4m3, [N] f32), fp4 ([N,D/2] int8, [N] int32).
-    weights: [S,H] f32 or bf16. cu_seq_len_k_start, cu_seq_len_k_end: [S] int32.
-    max_seqlen_k: 0: column j is key j, of N; else column j is key cu_seq_len_k_start[t] + j, of max_seqlen_k.
-    Returns [S,columns] of logits_dtype, f32 or bf16. Columns outside a row's window: -inf with clean_logits,
-    else they are undefined.
+    Args:
+        q: fp8 ([S,H,D] e4m3, None) or fp4 ([S,H,D/2] int8, [S,H] int32).
+        kv: fp8 ([N,D] e4m3, [N] f32) or fp4 ([N,D/2] int8, [N] int32).
+        weights: [S,H] f32 or bf16.
+        cu_seq_len_k_start, cu_seq_len_k_end: [S] int32.
+        clean_logits: whether columns outside a row's keys become -inf. Otherwise they are undefined.
+        max_seqlen_k: if 0, column j of N is key j. Otherwise, column j of max_seqlen_k is key
+            cu_seq_len_k_start[t] + j.
+        logits_dtype: f32 or bf16.
+
+    Returns:
+        Logits [S,columns].
     """
     values, scales = _pair(q, "q")
     rows, heads, _ = require(values, "q", None, ("S", "H", "D"))
@@ -134,15 +143,22 @@ def fp8_fp4_paged_mqa_logits(
     logits_dtype: torch.dtype = torch.float32,
     indices: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Logits of next_n rows per request over the keys in the request's pages.
+    """Computes logits of next_n rows per request over the keys in the request's pages.
 
-    q: fp8 ([B,next_n,H,D] e4m3, None), fp4 ([B,next_n,H,D/2] int8, [B,next_n,H] int32).
-    kv_cache: [pages,block,1,D+4] uint8, of fp4 [pages,block,1,D/2+4]. weights: [B*next_n,H] f32 or bf16.
-    context_lens: [B,next_n] int32, the keys of each row, or [B]: row n has context_lens[b] - next_n + n + 1.
-    block_table: [B,max_blocks] int32. Keys of a page that does not exist score -inf.
-    schedule_meta: never read. indices: [B] int32, the request of each row, with next_n 1; not needed either.
-    Returns [B*next_n,max_context_len] of logits_dtype, f32 or bf16. Columns past a row's keys: -inf with
-    clean_logits, else they are undefined.
+    Args:
+        q: fp8 ([B,next_n,H,D] e4m3, None) or fp4 ([B,next_n,H,D/2] int8, [B,next_n,H] int32).
+        kv_cache: uint8 [pages,block,1,D+4] for fp8, [pages,block,1,D/2+4] for fp4.
+        weights: [B*next_n,H] f32 or bf16.
+        context_lens: int32 [B,next_n], the keys of each row, or [B]: row n has context_lens[b] - next_n + n +
+            1 keys.
+        block_table: [B,max_blocks] int32. Keys of pages that do not exist score -inf.
+        schedule_meta: ignored.
+        clean_logits: whether columns after a row's keys become -inf. Otherwise they are undefined.
+        logits_dtype: f32 or bf16.
+        indices: optional [B] int32, the request of each row, only with next_n 1; ignored.
+
+    Returns:
+        Logits [B*next_n,max_context_len].
     """
     values, scales = _pair(q, "q")
     batch, next_n, heads, _ = require(values, "q", None, ("B", "next_n", "H", "D"))
@@ -160,7 +176,7 @@ def fp8_fp4_paged_mqa_logits(
     if keys is None:
         return logits.fill_(float("-inf"))
     ends = context_lens
-    if one_each and next_n != 1:  # the keys of the last row; fewer than 0 count as 0
+    if one_each and next_n != 1:  # the keys of the last row; negative lengths count as 0
         before = torch.arange(1 - next_n, 1, dtype=torch.int32, device=values.device)
         ends = ends.clamp(min=0)[:, None] + before
     requests = _request_of_rows(rows, max(next_n, 1), values.device)
@@ -173,17 +189,19 @@ _requests: dict[tuple[torch.device, int], list[torch.Tensor]] = {}  # all are ke
 
 
 def _request_of_rows(rows, next_n, device):
-    """[rows] int32: the request of each row. Made once, as its kernels take 4 us and short calls 7."""
+    """Returns the request of each row, [rows] int32. The tensor is cached, as its kernels take 4 us and short
+    calls 7 us.
+    """
     known = _requests.setdefault((device, next_n), [])
     if known and known[-1].numel() >= rows:
         return known[-1][:rows]
     on_gpu = device.type == "cuda"
-    captured = on_gpu and torch.cuda.is_current_stream_capturing()  # then it is the graph's own
+    captured = on_gpu and torch.cuda.is_current_stream_capturing()  # the graph then owns the tensor
     made = torch.arange(rows if captured else max(rows, _FIRST_ROWS), dtype=torch.int32, device=device)
     made //= next_n
-    if not captured and type(made) is torch.Tensor:  # no fake one of a compiler
+    if not captured and type(made) is torch.Tensor:  # not a compiler's fake tensor
         if on_gpu:
-            torch.cuda.current_stream(device).synchronize()  # calls on other streams read it, too
+            torch.cuda.current_stream(device).synchronize()  # calls on other streams also read it
         known.append(made)
     return made[:rows]
 
@@ -197,7 +215,7 @@ def fp8_mqa_logits(
     clean_logits: bool = True,
     max_seqlen_k: int = 0,
 ) -> torch.Tensor:
-    """fp8_fp4_mqa_logits of fp8 queries, to f32. q: [S,H,D] e4m3."""
+    """Computes f32 fp8_fp4_mqa_logits for fp8 queries q [S,H,D] e4m3."""
     return fp8_fp4_mqa_logits(
         (q, None), kv, weights, cu_seq_len_k_start, cu_seq_len_k_end, clean_logits, max_seqlen_k
     )
@@ -214,7 +232,7 @@ def fp8_paged_mqa_logits(
     clean_logits: bool = False,
     indices: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """fp8_fp4_paged_mqa_logits of fp8 queries, to f32. q: [B,next_n,H,D] e4m3."""
+    """Computes f32 fp8_fp4_paged_mqa_logits for fp8 queries q [B,next_n,H,D] e4m3."""
     return fp8_fp4_paged_mqa_logits(
         (q, None),
         kv_cache,
@@ -231,13 +249,17 @@ def fp8_paged_mqa_logits(
 def get_paged_mqa_logits_metadata(
     context_lens: torch.Tensor, block_kv: int, num_sms: int, indices: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """How DeepGEMM shares the keys of a batch among multiprocessors: [num_sms+1,2] int32.
+    """Returns how DeepGEMM divides the keys of a batch among multiprocessors: [num_sms+1,2] int32.
 
-    Entry i: where multiprocessor i begins, as (q atom, split of 256 keys); it ends where i + 1 begins.
-    A q atom is up to two rows of a request, and walks over the keys of the last row of that request.
-    context_lens: [B,next_n] or [B] int32. block_kv: keys per page, not used.
-    indices: [B] int32, the request of each row, with next_n 1: two neighbours of one request are an atom,
-    named by the first of them. smla's kernels do not read it; it is for callers that do.
+    Entry i is the begin of the range of multiprocessor i as (q atom, split of 256 keys); the range ends where
+    entry i + 1 begins. A q atom is up to two rows of a request, with the keys of the last row of that
+    request. smla's kernels do not read the schedule.
+
+    Args:
+        context_lens: [B,next_n] or [B] int32.
+        block_kv: keys per page; ignored.
+        indices: optional [B] int32, the request of each row, only with next_n 1: two adjacent rows of a
+            request are one atom, named by the first row.
     """
     shape = ("B",) if getattr(context_lens, "ndim", 2) == 1 else ("B", "next_n")
     batch, *rest = require(context_lens, "context_lens", (torch.int32,), shape)
@@ -258,14 +280,16 @@ def _splits(lens):
 
 
 def _paired_splits(lens, indices):
-    """How many splits each atom has, at its first row: as many as its last row; 0 at second rows."""
+    """Returns the number of splits of each atom at its first row, computed from its last row, and 0 at second
+    rows.
+    """
     rows = torch.arange(lens.numel(), device=lens.device)
-    follows = torch.zeros_like(rows, dtype=torch.bool)  # the row before is of the same request
+    follows = torch.zeros_like(rows, dtype=torch.bool)  # the previous row belongs to the same request
     follows[1:] = indices[1:] == indices[:-1]
     run = torch.cummax(rows.masked_fill(follows, 0), 0).values  # first row of each row's request
     second = (rows - run) % 2 == 1
     splits = _splits(lens)
-    # Row 0, which roll puts last, is no second row.
+    # Row 0, which roll moves to the end, is not a second row.
     of_pair = torch.where(second.roll(-1), splits.roll(-1), splits)
     return of_pair.masked_fill(second, 0)
 
@@ -286,19 +310,19 @@ def _share(splits, parts):
 
 
 def _first_get_more(device):
-    """Which parts are longer by one: the last ones on Hopper, the first ones from Blackwell on."""
+    """Returns whether the first parts are longer by one (from Blackwell on), or the last ones (Hopper)."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 10
 
 
 class _Queries:
-    """Queries as smla takes them. values: [T,H,128]. scales: [T,H,4] e8m0 of fp4, else None. width: D."""
+    """Queries as arguments of smla. values: [T,H,128]. scales: [T,H,4] e8m0 for fp4, else None. width: D."""
 
     def __init__(self, q, q_sf):
         codes, kind, self.width = _codes(q, "q")
         codes = _widened(codes.flatten(0, -3), kind.row_bytes)
         if kind is _FP8:
             if q_sf is not None:
-                raise invalid("q_sf", "a tensor", "None: the scales of fp8 queries belong into weights")
+                raise invalid("q_sf", "a tensor", "None, because weights include the scales of fp8 queries")
             self.values, self.scales = codes.view(torch.float8_e4m3fn), None
         else:
             require(q_sf, "q_sf", (torch.int32,), tuple(q.shape[:-1]), q)
@@ -308,7 +332,7 @@ class _Queries:
 
 
 class _DenseKeys:
-    """Keys of `width` channels and their scales in two tensors, as caches of smla."""
+    """Keys of `width` channels, and their scales in a second tensor, as caches of smla."""
 
     def __init__(self, pair, width, like):
         kv, kv_sf = pair
@@ -320,7 +344,7 @@ class _DenseKeys:
         self._scales = kv_sf
 
     def cache(self, by_key):
-        """by_key: a cache with pages of one key each; else with one page of all keys."""
+        """Returns a cache with pages of one key each if `by_key`, else with one page of all keys."""
         if not by_key and (page := self._page_in_place()):
             return page
         page_tokens = 1 if by_key else self.count
@@ -329,9 +353,10 @@ class _DenseKeys:
         return _pack(codes, scales, self._kind, self._width)
 
     def _page_in_place(self):
-        """The page that values and scales are views of; None if the scales do not lie where a page has them.
+        """Returns the page that contains values and scales, or None if the scales are not at a page's offset.
 
-        A workspace of M keys, cut into values and scales, is such a page, even if only N < M keys are given.
+        For example, values and scales that are slices of one buffer of M keys form a page, even if only N < M
+        keys are used.
         """
         codes, scales, row = self._codes, self._scales, self._kind.row_bytes
         if codes.shape[1] != row or not codes.is_contiguous() or not scales.is_contiguous():
@@ -345,7 +370,7 @@ class _DenseKeys:
             or codes.data_ptr() % 16
         ):
             return None
-        # Nothing strides over the one page, but kernels that load 16-byte words ask for a multiple of 16.
+        # Kernels that load 16-byte words require a multiple of 16, even for a single page.
         return Cache(
             codes.as_strided((size,), (1,)),
             self._kind.format,
@@ -356,7 +381,7 @@ class _DenseKeys:
 
 
 def _logits(like, rows, columns, room, dtype):
-    """The result. As in DeepGEMM, the stride of its rows is a multiple of 1024 bytes."""
+    """Returns a new result. As in DeepGEMM, the row stride is a multiple of 1024 bytes."""
     if dtype not in _DTYPES:
         raise invalid("logits_dtype", dtype, " or ".join(map(str, _DTYPES)))
     stride = _round_up(room, 1024 // dtype.itemsize)
@@ -364,15 +389,16 @@ def _logits(like, rows, columns, room, dtype):
 
 
 def _score(queries, weights, keys, clean, logits, where):
-    # DeepGEMM's own products of e4m3 are summed with about 14 bits.
+    # DeepGEMM sums products of e4m3 with about 14 bits.
     options = {"q_scales": queries.scales, "fill": bool(clean), "precision": "rounded", "logits": logits}
     return score(queries.values, weights.float(), keys, **options, **where)
 
 
 def _relative_columns(starts, ends, keys, columns):
-    """Column j of row t is key starts[t] + j: pages of one key, and a table whose row r is r, r + 1, ...
+    """Returns pages of one key and a table whose row r is r, r + 1, ..., so that column j of row t is key
+    starts[t] + j.
 
-    The rows of the table overlap, so it takes keys + columns words of memory, not rows * columns.
+    The rows of the table overlap, so it needs keys + columns words of memory, not rows * columns.
     """
     first = starts.clamp(min=0)
     table = torch.arange(keys + columns, dtype=torch.int32, device=starts.device)
@@ -384,7 +410,7 @@ def _relative_columns(starts, ends, keys, columns):
 
 
 def _paged_keys(kv_cache, block_table, queries):
-    """The cache and its block table; (None, None) if it has no pages."""
+    """Returns the cache and its block table, or (None, None) if the cache has no pages."""
     flat = getattr(kv_cache, "ndim", 4) == 3
     shape = ("pages", "block", "D+4") if flat else ("pages", "block", 1, "D+4")
     pages, block, *_, record = require(kv_cache, "kv_cache", None, shape, block_table)
@@ -398,10 +424,10 @@ def _paged_keys(kv_cache, block_table, queries):
     if pages == 0:
         return None, None
     if not kv_cache[0].is_contiguous():
-        raise invalid("kv_cache.stride", list(kv_cache.stride()), "pages that are dense inside")
+        raise invalid("kv_cache.stride", list(kv_cache.stride()), "dense pages")
     if width == _WIDTH:
         return Cache(kv_cache, kind.format, block), block_table
-    # Narrower keys: a copy of the listed pages, with channels of 0 up to smla's width.
+    # Copy the listed pages of narrower keys, and pad channels with 0 to smla's width.
     listed = kv_cache.view(torch.uint8).index_select(0, block_table.flatten().clamp(0, pages - 1)).flatten(1)
     row = width * kind.bits // 8
     values = listed[:, : block * row].unflatten(1, (block, row))
@@ -412,7 +438,7 @@ def _paged_keys(kv_cache, block_table, queries):
 
 
 def _pack(values, scales, kind, width):
-    """Keys as a cache. values: [pages,keys,bytes] u8; short ones end in 0. scales: [pages,keys,4] u8."""
+    """Returns keys as a cache. values: [pages,keys,bytes] u8, padded with 0. scales: [pages,keys,4] u8."""
     pages, keys, given = values.shape
     middle, end = keys * kind.row_bytes, keys * (kind.row_bytes + _SCALE_BYTES)
     new = values.new_zeros if given < kind.row_bytes else values.new_empty
@@ -424,15 +450,15 @@ def _pack(values, scales, kind, width):
 
 
 def _codes(x, name):
-    """x as bytes, how its values are stored, and its channels."""
+    """Returns x as bytes, its storage kind, and its number of channels."""
     if x.dtype is torch.float8_e4m3fn:
         kind, width = _FP8, x.shape[-1]
     elif x.dtype in _NIBBLES:
         kind, width = _FP4, x.shape[-1] * 2
     else:
-        raise invalid(f"{name}.dtype", x.dtype, "torch.float8_e4m3fn, or torch.int8 of two e2m1 each")
+        raise invalid(f"{name}.dtype", x.dtype, "torch.float8_e4m3fn, or torch.int8 with two e2m1 each")
     if not 1 <= width <= _WIDTH or (kind is _FP4 and width % _GROUP):
-        raise invalid(f"{name}.shape", list(x.shape), "1 to 128 channels; of e2m1 32, 64, 96 or 128")
+        raise invalid(f"{name}.shape", list(x.shape), "1 to 128 channels, or 32, 64, 96 or 128 for e2m1")
     return x.view(torch.uint8), kind, width
 
 
@@ -444,7 +470,7 @@ def _widened(x, wanted):
 def _check_indices(indices, batch, next_n, like):
     require(indices, "indices", (torch.int32,), (batch,), like)
     if next_n != 1:
-        raise invalid("indices", f"next_n {next_n}", "next_n 1, a request of each row")
+        raise invalid("indices", f"next_n {next_n}", "next_n 1, with one request per row")
 
 
 def _pair(pair, name):

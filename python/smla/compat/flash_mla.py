@@ -1,10 +1,10 @@
-"""The calls of FlashMLA on smla, for PyTorch tensors of a GPU or a CPU: `import smla.compat.flash_mla`.
+"""The calls of FlashMLA on smla, for PyTorch tensors on a GPU or a CPU: `import smla.compat.flash_mla`.
 
 Names, arguments, defaults and results are the same as in flash_mla; docs/python/drop_in.md lists extensions
 and unsupported arguments. flash_mla_sparse_prefill and two schedule tensors are forms of 2025.
 
-Alphabet: b requests, s_q query tokens of each, h query heads, d their width (576 or 512), topk listed rows.
-Errors: InvalidArgument names the argument, what it got and wants; Unsupported if no kernel can run it.
+Dimensions: b requests, s_q query tokens per request, h query heads of width d (576 or 512), topk listed rows.
+Errors: InvalidArgument for a wrong argument, Unsupported if no kernel supports the call.
 """
 
 import math
@@ -26,12 +26,12 @@ __all__ += ["flash_mla_with_kvcache", "get_mla_metadata"]
 _RECORD_BYTES = (656, 584)
 _QUERIES = (torch.bfloat16, torch.float16, torch.float32)
 _PRECISION: PrecisionName = "rounded"  # keys are bf16(code * scale) in FlashMLA
-_HOPPER = (132, 9)  # multiprocessors and capability that a schedule for CPU tensors is made for
+_HOPPER = (132, 9)  # multiprocessors and compute capability of schedules for CPU tensors
 
 
 @dataclass
 class FlashMLASchedMeta:
-    """What get_mla_metadata returns. smla needs no schedule: it neither reads nor fills this."""
+    """Result of get_mla_metadata. smla needs no schedule, and neither reads nor fills this object."""
 
     have_initialized: bool = False
     config: object = None
@@ -40,12 +40,18 @@ class FlashMLASchedMeta:
 
 
 def get_mla_metadata(*args: Any, **kwargs: Any) -> tuple[Any, torch.Tensor | None]:
-    """(FlashMLASchedMeta, None), or two tensors if called as in 2025, with cache_seqlens.
+    """Returns (FlashMLASchedMeta, None), or two schedule tensors if called with cache_seqlens, as in 2025.
 
-    2025: cache_seqlens [b] i32, num_q_tokens_per_head_k, num_heads_k, num_heads_q=None, is_fp8_kvcache=False,
-    topk=None. Returns tile_scheduler_metadata [parts,8] and num_splits [b+1], i32, on the device of
-    cache_seqlens: FlashMLA's split of `topk` rows per request, or of cache_seqlens, which are read back from
-    a GPU for it. flash_mla_with_kvcache takes either form and needs neither.
+    flash_mla_with_kvcache accepts either form and does not need them.
+
+    Args:
+        args, kwargs: in 2025, cache_seqlens [b] i32, num_q_tokens_per_head_k, num_heads_k, num_heads_q=None,
+            is_fp8_kvcache=False, topk=None.
+
+    Returns:
+        In 2025, tile_scheduler_metadata [parts,8] and num_splits [b+1], i32, on the device of cache_seqlens:
+        FlashMLA's split of `topk` rows per request, or without `topk` of cache_seqlens, whose values are then
+        copied from the GPU.
     """
     if not args and kwargs.get("cache_seqlens") is None:
         return FlashMLASchedMeta(), None
@@ -103,15 +109,23 @@ def flash_mla_with_kvcache(
     topk_length: torch.Tensor | None = None,
     extra_topk_length: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention over listed rows of one paged cache or two; without `indices` over all rows of a request.
+    """Computes attention over listed rows of one or two paged caches; without `indices`, over all rows of a
+    request.
 
-    q: [b,s_q,h,d] bf16, f16, f32, 1 <= h <= 256. k_cache: with is_fp8_kvcache bytes [pages,page,1,656] (d
-    576) or [pages,page,1,584] (d 512), else [pages,page,1,d] bf16 or f32. indices: [b,s_q,topk] i32, page *
-    page size + offset; a row below 0 or past the cache is a hole. topk_length: [b] or [b,s_q] i32. extra_*: a
-    second cache, likewise. attn_sink: [h] f32. softmax_scale: by default d^-0.5. block_table [b,blocks] i32,
-    cache_seqlens [b] i32, causal: only without indices. Returns out [b,s_q,h,head_dim_v] of q's dtype, and
-    lse [b,h,s_q] f32, a transposed view: natural logarithm, without the sink, +inf for a query without rows,
-    whose out is 0.
+    Args:
+        q: [b,s_q,h,d] bf16, f16 or f32, 1 <= h <= 256.
+        k_cache: with is_fp8_kvcache bytes [pages,page,1,656] (d 576) or [pages,page,1,584] (d 512), else
+            [pages,page,1,d] bf16 or f32.
+        block_table, cache_seqlens, causal: [b,blocks] i32, [b] i32 and bool; only without indices.
+        softmax_scale: Default: d^-0.5.
+        indices: [b,s_q,topk] i32, page * page size + offset; rows below 0 or past the cache are skipped.
+        attn_sink: optional [h] f32.
+        extra_k_cache, extra_indices_in_kvcache, extra_topk_length: optional second cache.
+        topk_length: optional [b] or [b,s_q] i32.
+
+    Returns:
+        out [b,s_q,h,head_dim_v] in the dtype of q, and lse [b,h,s_q] f32, a transposed view: natural
+        logarithm without the sink. A query without rows gets out = 0 and lse = +inf.
     """
     require(q, "q", _QUERIES, (None, None, None, None))
     b, s_q, heads, width = q.shape
@@ -124,7 +138,7 @@ def flash_mla_with_kvcache(
         source = _every_row(q, k_cache, block_table, cache_seqlens, causal, is_fp8_kvcache)
     else:
         if causal:
-            raise invalid("causal", causal, "False with indices, which say what a query attends to")
+            raise invalid("causal", causal, "False with indices, which list the rows of each query")
         names = ("k_cache", "indices", "topk_length")
         source = _listed_rows(q, k_cache, indices, topk_length, is_fp8_kvcache, names)
     names = ("extra_k_cache", "extra_indices_in_kvcache", "extra_topk_length")
@@ -162,12 +176,18 @@ def flash_mla_sparse_fwd(
     attn_sink: torch.Tensor | None = None,
     topk_length: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Attention of each query token over its listed rows of one unpaged cache.
+    """Computes the attention of each query token over its listed rows of one unpaged cache.
 
-    q: [s_q,h,d] bf16, f16, f32. kv: [s_kv,1,d] bf16 or f32, or [s_kv,1,656] bytes (d 576). indices:
-    [s_q,1,topk] i32; below 0 or at least s_kv is a hole. attn_sink: [h] f32. topk_length: [s_q] i32. Returns
-    out [s_q,h,d_v] of q's dtype, max_logits and lse [s_q,h] f32 in natural units, without the sink; for a
-    query without rows out is 0, max_logits -inf and lse +inf.
+    Args:
+        q: [s_q,h,d] bf16, f16 or f32.
+        kv: [s_kv,1,d] bf16 or f32, or bytes [s_kv,1,656] (d 576).
+        indices: [s_q,1,topk] i32; rows below 0 or past s_kv are skipped.
+        attn_sink: optional [h] f32.
+        topk_length: optional [s_q] i32.
+
+    Returns:
+        out [s_q,h,d_v] in the dtype of q; max_logits and lse [s_q,h] f32 in natural units, without the sink.
+        A query without rows gets out = 0, max_logits = -inf and lse = +inf.
     """
     result = _prefill(q, kv, indices, sm_scale, d_v, attn_sink, topk_length, empty_lse="+inf")
     return result.out, result.max_logits, result.lse
@@ -176,7 +196,9 @@ def flash_mla_sparse_fwd(
 def flash_mla_sparse_prefill(
     q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, sm_scale: float, d_v: int = 512
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """flash_mla_sparse_fwd of 2025: max_logits and lse in base 2, both -inf for a query without rows."""
+    """Computes flash_mla_sparse_fwd of 2025, with max_logits and lse in base 2, and -inf for a query without
+    rows.
+    """
     result = _prefill(q, kv, indices, sm_scale, d_v, lse_base="log2")
     return result.out, result.max_logits.mul_(math.log2(math.e)), result.lse
 
@@ -189,7 +211,7 @@ def _prefill(q, kv, indices, sm_scale, d_v, attn_sink=None, topk_length=None, **
     _require_sink(attn_sink, q, heads)
     if topk_length is not None:
         require(topk_length, "topk_length", (torch.int32,), (tokens,), like=q)
-    pages_of_one = kv.unsqueeze(1)  # rows may be any distance apart
+    pages_of_one = kv.unsqueeze(1)  # rows may have any stride
     return stages.attend(
         q,
         _open(pages_of_one, q, kv.dtype in BYTES, "kv"),
@@ -206,7 +228,7 @@ def _prefill(q, kv, indices, sm_scale, d_v, attn_sink=None, topk_length=None, **
 
 
 class _Source(NamedTuple):
-    """rows: [b*s_q,K] of the cache. lengths: [b*s_q], or None."""
+    """Cache and row lists. rows: [b*s_q,K] of the cache. lengths: [b*s_q], or None."""
 
     cache: Cache | None
     rows: torch.Tensor | None
@@ -214,7 +236,7 @@ class _Source(NamedTuple):
 
 
 def _listed_rows(q, cache, indices, lengths, packed, names):
-    """The source whose rows are listed for each query token. names: of the three tensors."""
+    """Returns the source with rows listed for each query token. names: names of the three tensors."""
     b, s_q, _, width = q.shape
     require(cache, names[0], (*BYTES, *PLAIN), (None, None, 1, None), like=q)
     require(indices, names[1], (torch.int32,), (b, s_q, None), like=q)
@@ -227,7 +249,7 @@ def _listed_rows(q, cache, indices, lengths, packed, names):
 
 
 def _every_row(q, cache, block_table, cache_seqlens, causal, packed):
-    """The source of requests that attend to all their rows; causal: to those up to a query's own."""
+    """Returns the source with all rows of each request; if `causal`, up to the query's position."""
     b, s_q, _, width = q.shape
     require(cache, "k_cache", (*BYTES, *PLAIN), (None, None, 1, None), like=q)
     require(block_table, "block_table", (torch.int32,), (b, None), like=q)
@@ -240,17 +262,17 @@ def _every_row(q, cache, block_table, cache_seqlens, causal, packed):
     hidden = s_q - 1 - count(s_q) if causal else count(1).expand(s_q)  # rows of later queries
     lengths = (cache_seqlens[:, None] - hidden).reshape(b * s_q)
     columns = block_table.shape[1] * cache.shape[1]
-    positions = count(columns).expand(b * s_q, columns)  # beyond the lengths rows are never read
+    positions = count(columns).expand(b * s_q, columns)  # rows past the lengths are never read
     requests = count(b)[:, None].expand(b, s_q).reshape(b * s_q)
     rows = stages.map(positions, requests, block_table, page_tokens=cache.shape[1])
     return _Source(source, rows, lengths)
 
 
 def _open(cache, q, packed, name):
-    """A smla.Cache over [pages,page,1,bytes or values]; errors name the argument."""
+    """Returns a smla.Cache over [pages,page,1,bytes or values]. Errors name the argument."""
     if packed != (cache.dtype in BYTES):
         raise invalid("is_fp8_kvcache", packed, f"{not packed} for {name} of {cache.dtype}")
-    if packed and cache.shape[3] not in _RECORD_BYTES:  # the 528 of V4.1 are another format than FlashInfer's
+    if packed and cache.shape[3] not in _RECORD_BYTES:  # V4.1's 528-byte records differ from FlashInfer's
         wanted = "records of 656 (d 576) or 584 bytes (d 512)"
         raise unsupported(f"{name}.shape[-1]", cache.shape[3], wanted)
     return open_pages(cache, name, q.shape[-1])
@@ -277,10 +299,10 @@ def _require_absent(value, name, wanted):
 
 
 def _require_schedule(metadata, num_splits):
-    """Refuses other arguments in the place of a schedule, which is not read itself."""
-    wanted = "what get_mla_metadata returned, or None"
+    """Rejects arguments that are not a schedule. Schedules are not read."""
+    wanted = "a result of get_mla_metadata, or None"
     known = metadata is None or isinstance(metadata, torch.Tensor)
-    if not known and not hasattr(metadata, "tile_scheduler_metadata"):  # FlashMLA's own class will do
+    if not known and not hasattr(metadata, "tile_scheduler_metadata"):  # accept FlashMLA's class
         raise invalid("tile_scheduler_metadata", type(metadata).__name__, wanted)
     if num_splits is not None and not isinstance(num_splits, torch.Tensor):
         raise invalid("num_splits", type(num_splits).__name__, wanted)

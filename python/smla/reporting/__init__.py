@@ -15,7 +15,11 @@ __all__ = ["Report", "report"]
 
 
 class Report(Described):
-    """A report page. `html` is its text, and `documents` are the results that it shows. Notebooks display it.
+    """A report page, which notebooks display.
+
+    Attributes:
+        html: text of the page.
+        documents: results that the page shows.
 
     Example:
         >>> smla.report(quick=True, seconds=0.01).html[:15]
@@ -57,7 +61,7 @@ def _frame(text):
 
 
 def _progress(name, done, of):
-    """A line on a terminal that each step overwrites."""
+    """Prints a progress line on a terminal; each step overwrites it."""
     if sys.stderr.isatty():
         share = f" {done + 1} of {of}" if of > 1 else ""
         sys.stderr.write(f"\r\033[Ksmla report: {name}{share} ...")
@@ -76,16 +80,24 @@ def report(
     quick: bool = False,
 ) -> Report:
     """Creates a self-contained HTML page about this machine: which kernels run and why, their speed and
-    accuracy, and the memory of a model. Returns a Report (`html`, `save(path)`), which a notebook displays.
-    If `path` is given, also saves the page.
+    accuracy, and the memory of a model.
 
-    bench, verify: files of `smla bench --json` and `smla verify --json`, or results of smla.bench(), one or a
-    list. Without them, both run on this machine, `seconds` for each case, with few cases if `quick`. peers:
-    files with times of other libraries, shown with the cases of the same stage and name: {"name": ...,
-    "results": [{"stage", "case", "ms"}]}.
-    model: a config.json, a checkpoint's folder, a dict or a configuration of transformers. memory: for
-    its caches, in GiB or with a unit ("80GiB"); default: memory of the GPU, or else of this machine.
-    Raises DataError or IoError for an invalid file.
+    Args:
+        path: if given, also save the page to this file.
+        bench, verify: files of `smla bench --json` and `smla verify --json`, or results of smla.bench(), one
+            or a list. Default: run both on this machine.
+        seconds, quick: time per case of these runs, and whether they have few cases.
+        peers: files with times of other libraries, shown with the cases of the same stage and name: {"name":
+            ..., "results": [{"stage", "case", "ms"}]}.
+        model: a config.json, a checkpoint's folder, a dict or a configuration of transformers.
+        memory: memory for its caches, in GiB or with a unit ("80GiB"). Default: memory of the GPU, or else of
+            this machine.
+
+    Returns:
+        Report.
+
+    Raises:
+        DataError, IoError: a file is invalid or cannot be read.
 
     Example:
         >>> smla.report("machine.html", quick=True, seconds=0.01).documents["bench"][0]["quick"]

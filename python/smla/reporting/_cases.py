@@ -1,8 +1,8 @@
-"""What the names of bench cases say ("V3.2 T1 H128 K2048 fp8_656"), and the curves that follow from it."""
+"""Parameters in the names of bench cases ("V3.2 T1 H128 K2048 fp8_656"), and curves over them."""
 
 import re
 
-# Letters of a case: tokens of the batch, listed rows (K128+512: both lists), scored columns or context.
+# Letters of a case. K128+512 lists rows in two caches.
 _SIZE = {
     "T": re.compile(r"\bT(\d+)\b"),
     "K": re.compile(r"\bK(\d+(?:\+\d+)?)\b"),
@@ -18,7 +18,7 @@ AXES = {
 
 
 def size(case, letter):
-    """The value of a letter, and the case without it; None where the case does not have it."""
+    """Returns the value of a letter and the case without it, or None if the case does not have it."""
     match = _SIZE[letter].search(case)
     if match is None:
         return None
@@ -80,7 +80,7 @@ def tokens_per_second(bench, model_type, layers):
 
 
 def pairs(rows, peer_rows):
-    """(stage, case, ms here, ms of the peer) of cases that both have."""
+    """Returns (stage, case, ms here, ms of the peer) for cases that both have."""
     theirs = {(row["stage"], row["case"]): row["ms"] for row in peer_rows if not row.get("part")}
     return [
         (row["stage"], row["case"], row["ms"], theirs[row["stage"], row["case"]])

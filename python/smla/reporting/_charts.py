@@ -1,4 +1,4 @@
-"""Bar charts as HTML. Their text has the size and the colors of the page on every screen."""
+"""Bar charts as HTML, with the text size and colors of the page."""
 
 from ._html import element, text
 

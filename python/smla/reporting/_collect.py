@@ -1,4 +1,4 @@
-"""What a report shows, from the answers of the command line and from files of earlier runs."""
+"""Collects the contents of a report from the command line and from files of earlier runs."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ CONTEXTS = tuple(1 << power for power in range(12, 21))
 
 
 def _sources(field, value):
-    """One file or document, or several."""
+    """Returns a list of one or several files or documents."""
     listed = [value] if isinstance(value, (str, os.PathLike, Mapping)) else value or ()
     if not isinstance(listed, (list, tuple)):
         raise invalid(field, type(value).__name__, "a file, a document (a dict) or a list of them")
@@ -33,7 +33,7 @@ def _capacity(model, memory, tell):
             except InvalidArgument:
                 if not formats:
                     raise
-                break  # a model whose caches have no bf16 rows
+                break  # the model has no caches of bf16 rows
             totals = answer["totals"]
             rows.append(
                 {
@@ -53,11 +53,11 @@ def _capacity(model, memory, tell):
 
 
 def _peers(path, benches):
-    """A peer's times, which must have a case in common with ours."""
+    """Returns a peer's times, which must include a case of the bench results."""
     found = documents.peers(path)
     if not any(cases.pairs(bench["results"], found["results"]) for bench in benches):
         row = next(row for row in benches[0]["results"] if not row.get("part"))
-        wanted = f"one at least, such as stage {row['stage']!r}, case {row['case']!r}"
+        wanted = f"at least one, such as stage {row['stage']!r}, case {row['case']!r}"
         raise DataError.of(f"{documents.name_of(path)}: results", "no case of the bench results", wanted)
     return found
 
@@ -73,7 +73,9 @@ def collect(
     quick=False,
     tell=lambda name, done, of: None,
 ):
-    """The documents of a report as a dict. Files are read first: a bad one is found before work begins."""
+    """Returns the documents of a report as a dict. Reads files first, so that invalid files fail before any
+    run.
+    """
     benches = [documents.bench(path) for path in _sources("bench", bench)]
     verified = [documents.verify(path) for path in _sources("verify", verify)]
     for path in _sources("peers", peers):

@@ -23,26 +23,28 @@ def _positive(name):
 def _parser():
     parser = argparse.ArgumentParser(
         prog="smla report",
-        description="One HTML page that needs no network: this machine, what runs on it and why, its speed "
-        "and accuracy, and how much of a model fits.",
+        description="Create a self-contained HTML page about this machine: which kernels run and why, their "
+        "speed and accuracy, and the memory of a model.",
         epilog="smla report --model DeepSeek-V3.2/config.json --memory 80 -o v32.html",
     )
     parser.add_argument(
         "-o", "--out", metavar="FILE", default="smla_report.html", help="default: %(default)s"
     )
-    parser.add_argument("--model", metavar="CONFIG", help="a config.json or its folder: explain and capacity")
     parser.add_argument(
-        "--memory", metavar="SIZE", help="for caches, in GiB or with a unit (80GiB); default: what is here"
+        "--model", metavar="CONFIG", help="config.json or its folder, for explain and capacity"
+    )
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help="memory for caches, in GiB or with a unit (80GiB); default: this machine's",
     )
     for name, of in (("bench", "smla bench --json"), ("verify", "smla verify --json")):
-        parser.add_argument(
-            f"--{name}", metavar="JSON", nargs="+", help=f"files of `{of}`; default: run it here"
-        )
+        parser.add_argument(f"--{name}", metavar="JSON", nargs="+", help=f"files of `{of}`; default: run it")
     parser.add_argument(
         "--peers", metavar="JSON", nargs="+", help="times of other libraries (docs/python/report.md)"
     )
     parser.add_argument(
-        "--seconds", type=_positive("seconds"), default=0.1, help="of each case; default: %(default)s"
+        "--seconds", type=_positive("seconds"), default=0.1, help="time per case; default: %(default)s"
     )
     parser.add_argument("--quick", action="store_true", help="few cases")
     return parser

@@ -1,4 +1,4 @@
-"""JSON documents that come from files: read, and checked as far as a report uses them."""
+"""Reads JSON documents from files, and checks the members that a report uses."""
 
 import json
 import math
@@ -14,7 +14,7 @@ _wrong = DataError.of
 
 
 def _shown(value):
-    """A value of a file, short enough for one line."""
+    """Returns a value of a file as text that fits in one line."""
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -34,7 +34,7 @@ _KINDS = {
 
 
 def _check(place, document, members):
-    """Refuses what is no object with these members, {name: kind}; "kind?" may be missing or null."""
+    """Requires an object with these members, {name: kind}; members of "kind?" may be missing or null."""
     if not isinstance(document, dict):
         raise _wrong(place.removesuffix(": "), _shown(document), "an object")
     at = place if place.endswith(": ") else place + "."
@@ -49,7 +49,7 @@ def _check(place, document, members):
 
 
 def name_of(source):
-    """What errors call a file or a document in memory."""
+    """Returns the name of a file or document for errors."""
     return "document" if isinstance(source, Mapping) else os.fspath(source)
 
 
@@ -61,14 +61,14 @@ def read(source):
         raise invalid("document", type(source).__name__, "a file or a dict")
     path = os.fspath(source)
     try:
-        found = os.stat(path)  # opening a FIFO would block, and a device may be endless
+        found = os.stat(path)  # opening a FIFO would block, and a device may have no end
         if not stat.S_ISREG(found.st_mode):
-            raise IoError.of(path, "no regular file", "a file")
+            raise IoError.of(path, "not a regular file", "a file")
         if found.st_size > _MOST_BYTES:
             raise _wrong(path, f"{found.st_size} bytes", f"at most {_MOST_BYTES}")
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise IoError.of(path, error.strerror, "a file that can be read") from None
+        raise IoError.of(path, error.strerror, "a readable file") from None
     except UnicodeDecodeError:
         raise _wrong(path, "bytes that are not UTF-8", "a JSON document") from None
     try:
@@ -77,7 +77,7 @@ def read(source):
         got = f"{error.msg} at line {error.lineno}, column {error.colno}"
         raise _wrong(path, got, "a JSON document") from None
     except (RecursionError, ValueError):
-        raise _wrong(path, "one that cannot be read", "a JSON document") from None
+        raise _wrong(path, "an unreadable document", "a JSON document") from None
 
 
 _TIME = {"stage": "a text", "case": "a text", "ms": "a positive number"}
@@ -102,18 +102,18 @@ _COMBINATION = {"golden": "a text", "engine": "a text", "kv_format": "a text?", 
 
 
 def _timed(source, members, figures):
-    """A document with rows of times."""
+    """Returns a document with rows of times."""
     document, place = read(source), f"{name_of(source)}: "
     _check(place, document, members)
     if not document["results"]:
-        raise _wrong(place + "results", "none", "one at least")
+        raise _wrong(place + "results", "none", "at least one")
     for number, row in enumerate(document["results"]):
         _check(f"{place}results[{number}]", row, {**_TIME, **figures})
     return document
 
 
 def bench(source):
-    """A document of `smla bench --json`."""
+    """Returns a document of `smla bench --json`."""
     document = _timed(source, _BENCH, _FIGURES)
     for number, row in enumerate(document.get("models") or ()):
         numbers = dict.fromkeys(("layers", "tokens", "context", "ms"), "a positive number")
@@ -122,14 +122,17 @@ def bench(source):
 
 
 def peers(source):
-    """Times of another library: {"name": ..., "results": [{"stage", "case", "ms"}]}, stages and cases as
-    `smla bench` names them. A document of `smla bench` passes too, so that two builds can be compared."""
+    """Returns times of another library: {"name": ..., "results": [{"stage", "case", "ms"}]}, with stages and
+    cases as in `smla bench`. A document of `smla bench` is also accepted, to compare two builds.
+    """
     document = _timed(source, {"results": "a list", "name": "a text?"}, {})
     return {"name": document.get("name") or Path(name_of(source)).stem, "results": document["results"]}
 
 
 def verify(source):
-    """A document of `smla verify --json`: of random problems (kernels), or of golden files (combinations)."""
+    """Returns a document of `smla verify --json`, of random problems (kernels) or golden files
+    (combinations).
+    """
     document, place = read(source), f"{name_of(source)}: "
     lists = {"kernels": "a list?", "combinations": "a list?"}
     _check(place, document, lists)

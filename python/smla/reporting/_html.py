@@ -1,11 +1,11 @@
-"""Pieces of HTML. Every text that is passed in is escaped; `Markup` is what is already HTML."""
+"""HTML elements. All text is escaped, except Markup, which is already HTML."""
 
 import operator
 from html import escape
 
 
 class Markup(str):
-    """HTML that may stand in a page as it is."""
+    """Text that is already HTML."""
 
     def __add__(self, other):
         return Markup(str(self) + str(text(other)))
@@ -16,13 +16,15 @@ def text(value):
 
 
 def element(name, *content, **attributes):
-    """<name attribute="...">content</name>. class_ is the attribute class."""
+    """Returns <name attribute="...">content</name>. class_ is the attribute class."""
     words = "".join(f' {key.rstrip("_")}="{escape(str(value))}"' for key, value in attributes.items())
     return Markup(f"<{name}{words}>{''.join(map(text, content))}</{name}>")
 
 
 def table(rows, columns):
-    """columns: {heading: key of the rows, or a function of a row}. "#heading" is aligned as numbers are."""
+    """Returns a table. columns: {heading: key or function of a row}. "#heading" is right-aligned, for
+    numbers.
+    """
 
     def line(tag, cells):
         kinds = [{"class_": "number"} if name.startswith("#") else {} for name in columns]
@@ -35,7 +37,7 @@ def table(rows, columns):
 
 
 def folded(title, *content):
-    """Closed on a screen, open on paper."""
+    """Returns a section that is closed on screens and open in print."""
     return element("details", element("summary", title), *content)
 
 

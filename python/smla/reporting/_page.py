@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing else, on a screen, in the dark and on paper."""
+"""The report page: one HTML file without external resources."""
 
 import datetime
 import json
@@ -30,11 +30,11 @@ def _machine(found):
     free = f"{bytes_text(doctor['memory_available_bytes'])} free"
     facts = {
         "Processor": f"{doctor['cpu']}, {doctor['cores']} cores that this process may use",
-        "Instruction set": f"{doctor['best_isa']} is the best here",
+        "Best instruction set": doctor["best_isa"],
         "Memory": f"{bytes_text(doctor['memory_bytes'])}, {free}; huge pages: {doctor['huge_pages']}",
         "GPU": _gpu(doctor),
-        "Runs by default on": doctor["context"],
-        "CBLAS": doctor["cblas"] or "none found: projections use smla's own loops",
+        "Default context": doctor["context"],
+        "CBLAS": doctor["cblas"] or "none found; projections use smla's loops",
         "Build": f"{doctor['version']}, {doctor['build']}",
     }
     yield element("dl", *(element("dt", name) + element("dd", value) for name, value in facts.items()))
@@ -43,21 +43,21 @@ def _machine(found):
 def _others(stage):
     others = [f"{each['kernel']}: {each['reason']}" for each in stage["candidates"] if not each["chosen"]]
     listed = element("ul", *(element("li", why) for why in others))
-    return folded(f"{len(others)} not chosen", listed) if others else "the only one"
+    return folded(f"{len(others)} not selected", listed) if others else "the only kernel"
 
 
 def _choices(found):
     listing = found["list"]
     engines = {
         "engine": "name",
-        "": lambda row: "available" if row["available"] else "not here",
-        "what it is, or wants": "note",
+        "": lambda row: "available" if row["available"] else "not available",
+        "description or requirement": "note",
     }
     yield element("h3", "Engines") + table(listing["engines"], engines)
     stages = {
         "stage": "stage",
-        "kernel that runs": lambda stage: element("code", stage["kernel"]),
-        "why not the others": _others,
+        "selected kernel": lambda stage: element("code", stage["kernel"]),
+        "other kernels": _others,
     }
     for layer in found.get("explain", {}).get("layers", ()):
         yield element("h3", f"Layer {layer['layer']} ({layer['layer_kind']})") + element("p", layer["title"])
@@ -100,7 +100,8 @@ def _timed(label, row, series=0):
 def _load(bench):
     """Yields paragraphs about the load of the machine during the measurement."""
     if bench.get("busy"):
-        yield element("p", f"The machine was busy, times may be too long: {bench['busy']}.", class_="bad")
+        text = f"The machine was busy; times may be too long: {bench['busy']}."
+        yield element("p", text, class_="bad")
     load = bench.get("load_average")
     cores = (bench.get("machine") or {}).get("cores")
     of = f" on {cores} cores" if cores else ""
@@ -141,16 +142,14 @@ def bench_body(bench):
     rows = bench["results"]
     cpu = bench.get("cpu") or "unknown machine"
     yield element("h3", bench.get("context") or "Stages") + element(
-        "p", f"{cpu}; {bench.get('method') or 'times as given'}."
+        "p", f"{cpu}; {bench.get('method') or 'unknown method'}."
     )
     yield from _load(bench)
     if steps := cases.steps(rows):
         lines = [(case, time_text(row["ms"]), stages) for case, (row, stages) in steps.items()]
         yield element("h4", "A decode step of one layer")
         yield chart("Time of a step", "milliseconds", [_timed(case, row) for case, (row, _) in steps.items()])
-        yield stacked(
-            "Stages of a step", "share of the step's time; other: small stages, and between stages", lines
-        )
+        yield stacked("Stages of a step", "share of the step's time; other: small stages and gaps", lines)
     drawings = []
     for letter, axis in cases.AXES.items():
         for stage, lines in cases.curves(rows, letter).items():
@@ -196,14 +195,14 @@ def _beside(found):
                     note = f"{time_text(ms)}, {ms / ours:.3g}x" if series else time_text(ms)
                     bars.append(Bar(f"{stage} {case}, {name}", ms / ours, note, series=series))
             if bars:
-                about = f"Cases that both have: {len(pairs)}; smla as {bench.get('context') or 'measured'}."
+                about = f"Common cases: {len(pairs)}; smla on {bench.get('context') or 'this machine'}."
                 legend = ((0, "smla"), (1, peer["name"]))
                 yield element("p", about)
                 yield chart(f"smla and {peer['name']}", "time relative to smla", bars, legend=legend)
 
 
 def _golden_rows(combinations):
-    """(cache formats, runs, worst error as a share of its tolerance) over every golden file that ran."""
+    """Returns (cache formats, runs, largest error / tolerance) over all golden files that ran."""
     worst = {}
     for each in combinations:
         formats = " / ".join(filter(None, (each.get("kv_format"), each.get("index_format"))))
@@ -215,17 +214,13 @@ def _golden_rows(combinations):
     return [(formats, len(shares), max(shares)) for formats, shares in worst.items()]
 
 
-_GOLDEN = {
-    "KV format / index format": 0,
-    "#runs": 1,
-    "worst error, as a share of the tolerance": lambda row: share(row[2]),
-}
+_GOLDEN = {"KV format / index format": 0, "#runs": 1, "largest error / tolerance": lambda row: share(row[2])}
 _PROBLEMS = {
     "stage": "stage",
     "engine": "engine",
     "kernel": "kernel",
     "#problems": "problems",
-    "worst error, as a share of its limit": _shown("worst_share_of_limit", share),
+    "largest error / limit": _shown("worst_share_of_limit", share),
     "": lambda row: badge(row.get("pass", True)),
 }
 
@@ -236,7 +231,7 @@ _SELF_TEST = {
     "kernel": "kernel",
     "#error": lambda check: f"{check['error']:.1e}",
     "#limit": lambda check: f"{check['limit']:.1e}",
-    "error as a share of its limit": lambda check: share(check["error"], check["limit"] or 1),
+    "error / limit": lambda check: share(check["error"], check["limit"] or 1),
     "": lambda check: badge(check["passed"]),
 }
 
@@ -251,21 +246,21 @@ def _accuracy(found):
         if kernels := [row for row in document.get("kernels") or () if row["problems"]]:
             passed = f"{sum(bool(row.get('pass', True)) for row in kernels)} of {len(kernels)} kernels"
             problems = sum(row["problems"] for row in kernels)
-            title = f"Random problems: {passed} within their limits, {problems} runs"
+            title = f"Random problems: {passed} within the limits in {problems} runs"
             yield folded(title, table(kernels, _PROBLEMS))
 
 
 def _capacity(found):
     known = found["capacity"]
     memory = known["memory_gib"] * (1 << 30)
-    about = f"{known['model_type']}, {known['layers']} layers. Caches in pages"
-    yield element("p", f"{about}; requests that fit into {known['memory_gib']:.4g} GiB, without weights.")
+    about = f"{known['model_type']}, {known['layers']} layers; caches in pages"
+    yield element("p", f"{about} in {known['memory_gib']:.4g} GiB. Weights are not counted.")
     columns = {
         "#context (tokens)": lambda row: tokens_text(row["context"]),
         "#cache of a request": lambda row: bytes_text(row["bytes"]),
-        "share of the memory": lambda row: share(row["bytes"], memory),
+        "fraction of the memory": lambda row: share(row["bytes"], memory),
         "#requests that fit": "fit",
-        "#arithmetic of a token, all layers": lambda row: flops_text(row["flops"]),
+        "#FLOPs per token, all layers": lambda row: flops_text(row["flops"]),
     }
     for formats, rows in known["lines"].items():
         yield element("h3", formats) + table(rows, columns)
@@ -286,7 +281,7 @@ def _tiles(found):
     else:
         held = [row["model"] for bench in found["bench"] for row in bench.get("models") or ()]
         if kind and held:
-            yield "Tokens per second", "not measured", f"bench has {', '.join(held)}"
+            yield "Tokens per second", "not measured", f"measured: {', '.join(held)}"
     for bench in found["bench"]:
         for case, (row, _) in list(cases.steps(bench["results"]).items())[:1]:
             yield "Decode step of one layer", time_text(row["ms"]), case
@@ -299,11 +294,11 @@ def _tiles(found):
 
 _SECTIONS = (
     ("machine", "This machine", _machine),
-    ("choices", "What runs, and why", _choices),
-    ("speed", "How fast", _speed),
-    ("peers", "Beside others", _beside),
-    ("accuracy", "How exact", _accuracy),
-    ("capacity", "How much fits", _capacity),
+    ("choices", "Selected kernels", _choices),
+    ("speed", "Speed", _speed),
+    ("peers", "Other libraries", _beside),
+    ("accuracy", "Accuracy", _accuracy),
+    ("capacity", "Capacity", _capacity),
 )
 
 
@@ -329,7 +324,7 @@ def bench_page(bench):
 
 
 def page(found):
-    """The whole document as text."""
+    """Returns the whole document as text."""
     shown = [
         section for section in _SECTIONS if section[0] not in ("peers", "capacity") or found.get(section[0])
     ]
@@ -354,7 +349,7 @@ def page(found):
         "p",
         "Made by ",
         element("code", "smla report"),
-        ". The numbers are in this file too, as JSON in the element ",
+        ". This file also contains the numbers as JSON, in the element ",
         element("code", "data"),
         ".",
     )

@@ -1,16 +1,17 @@
-"""The stages, one function each. Arguments are arrays of NumPy, PyTorch or any DLPack library, on one device.
+"""The stages, one function each. Arrays are of NumPy, PyTorch or any DLPack library, all on one device.
 
-Alphabet: T query tokens, H heads, K listed rows, R requests, MB blocks per request, Hi index heads, D
-channels, N columns. A row of a cache is page * page_rows + offset; rows below 0 are holes. Types are written
-as smla names them (bf16, e4m3, ...), and "float" is any of f32, bf16, f16, f64. Nothing is cast: another type
-is refused. Memory of libraries without such a type is passed as smla.tensor(array, "bf16").
+Dimensions: T query tokens, H heads, K listed rows, R requests, MB blocks per request, Hi index heads, D
+channels, N columns. A cache row is page * page_rows + offset; negative rows are masked. "float" means f32,
+bf16, f16 or f64. Nothing is converted: other dtypes raise InvalidArgument. smla.tensor(array, "bf16") names a
+dtype that the array's library lacks.
 
-All functions take, by keyword:
-  context: smla.Context; None: the default one of the device.
-  workspace: smla.Workspace; None: one of this thread's own.
-  stream: a CUDA stream's address; None: the current one of the arrays' library.
-Outputs are allocated with the library of the first argument unless given (out=...), and returned.
-Errors: InvalidArgument names the field, what it got and wants; Unsupported if no kernel can run it.
+Keyword arguments of all functions:
+    context: smla.Context. Default: the default context of the device.
+    workspace: smla.Workspace. Default: a workspace of the calling thread.
+    stream: address of a CUDA stream. Default: the current stream of the arrays' library.
+
+Functions allocate omitted outputs with the library of the first argument, and return them.
+Errors: InvalidArgument for a wrong argument, Unsupported if no kernel supports the call.
 """
 
 from .attend import Attended, attend, merge

@@ -16,7 +16,11 @@ __all__ = ["Attended", "attend", "merge"]
 
 
 class Attended(NamedTuple):
-    """Result of attend and merge. out: [T,H,Dv]. lse: [T,H]. max_logits: [T,H]. None if not requested.
+    """Result of attend and merge; members that were not requested are None.
+
+    Attributes:
+        out: [T,H,Dv].
+        lse, max_logits: [T,H].
 
     Example:
         >>> smla.Attended(np.zeros((1, 16, 512), np.float32), None, None)
@@ -73,21 +77,34 @@ def attend(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> Attended:
-    """Attention of q[t] over the listed rows of one cache or two together: softmax(scale q.K) V, V the first
-    Dv values of a row. A token without valid rows: out 0, lse `empty_lse`. A row listed twice counts twice.
+    """Computes the attention of each query over the cache rows listed for its token.
 
-    q: [T,H,Dqk] float (f64: not on a GPU) or e4m3 (with q_scale: value = code * q_scale), 1
-    <= H <= 256. cache: smla.Cache, width Dqk, row_f64 only with q of f64. rows: [T,K] i32, holes (-1)
-    anywhere. lengths: [T] i32: rows[t, lengths[t]:] are never read. extra, extra_rows, extra_lengths: a
-    second cache (V4). sink: [H] f32 or f64, a logit that joins the denominator only. softmax_scale, q_scale:
-    numbers, or f32 arrays of one element on the device. value_width: Dv; default: the width of out,
-    without out 512 if Dqk is 576, else Dqk. precision: "exact" (the default) or "rounded", which allows
-    keys of bf16(code * scale) or f16(code * f16(scale)). lse_base: "ln" or "log2". empty_lse: "-inf" or
-    "+inf"; merge accepts both. out: [T,H,Dv] of q's type by default (bf16 for
-    e4m3); f32, bf16 and f16 for each of them, bf16 alone for e4m3, f64 for f64. lse, max_logits: True, or an
-    array, to get them, [T,H] f32 (f64 for f64). out_positions, out_frequencies: [T] integers and [n] f64, to
-    rotate the last 2n channels of out back, as smla.inverse_rope does.
-    Returns an Attended.
+    For token t and head h: out = softmax(softmax_scale * q.K) V over rows[t], and over extra_rows[t] if
+    given. V is the first Dv values of a row. A row that is listed twice counts twice. A token without valid
+    rows gets out = 0 and the lse that empty_lse selects.
+
+    Args:
+        q: [T,H,Dqk] float (f64 only on CPUs) or e4m3, 1 <= H <= 256.
+        cache: smla.Cache of width Dqk; row_f64 requires q of f64.
+        rows: [T,K] i32; negative rows are skipped.
+        lengths: optional [T] i32; rows[t, lengths[t]:] are never read.
+        softmax_scale: a number, or an f32 array of one element on the device.
+        extra, extra_rows, extra_lengths: optional second cache of the same width, with its rows and lengths.
+        sink: optional [H], f32 or f64: unscaled logit that only enters the denominator.
+        q_scale: scale of e4m3 queries (value = code * q_scale), like softmax_scale.
+        value_width: Dv. Default: width of out; without out, 512 if Dqk is 576, else Dqk.
+        precision: "exact" (default), or "rounded", which allows keys of bf16(code * scale) or f16(code *
+            f16(scale)).
+        lse_base: base of the logarithm in lse, "ln" or "log2".
+        empty_lse: "-inf" or "+inf"; merge accepts both.
+        out: [T,H,Dv] f32, bf16 or f16; bf16 if q is e4m3, f64 if q is f64.
+        out_dtype: dtype of a new out. Default: dtype of q, or bf16 if q is e4m3.
+        lse, max_logits: True, or an array [T,H], to return them; f32, or f64 if q is f64.
+        out_positions, out_frequencies: optional [T] integers and [n] f64; rotate the last 2n channels of out
+            back, as smla.inverse_rope does.
+
+    Returns:
+        Attended.
 
     Example:
         >>> cache = smla.Cache(np.ones((1, 64, 64), np.float32), "row_f32", 64)  # a page of 64 tokens
@@ -96,11 +113,9 @@ def attend(
         smla.Attended(out=float32 [2, 16, 64], lse=float32 [2, 16], max_logits=None)
     """
     if q_scale is not None and dtype_of(q, "q") is not Dtype.E4M3:
-        raise invalid(
-            "q_scale", f"one beside q of {dtype_of(q, 'q').name.lower()}", "none: only e4m3 has one"
-        )
+        raise invalid("q_scale", f"a scale for q of {dtype_of(q, 'q').name.lower()}", "None unless q is e4m3")
     if extra is None and (extra_rows is not None or extra_lengths is not None):
-        raise invalid("extra", None, "a smla.Cache, as its rows or lengths are given")
+        raise invalid("extra", None, "a smla.Cache for extra_rows or extra_lengths")
     return _attend(locals())
 
 
@@ -117,13 +132,20 @@ def merge(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> Attended:
-    """Joins n partial results of disjoint row lists, then applies the sink once.
+    """Merges n partial results of attend over disjoint row lists, then applies the sink once.
 
-    A part whose lse is -inf or +inf is empty and weighs exactly 0. If an lse is NaN, out and lse are NaN.
+    A partial result with an lse of -inf or +inf has weight 0. If an lse is NaN, out and lse are NaN.
 
-    partials: [n,T,H,Dv] float. lse: [n,T,H] f32 (f64 for partials of f64). sink: [H] f32 or f64. out:
-    [T,H,Dv] of their type by default; f32, bf16, f16 (f64 for f64). lse_out: True, or [T,H] of lse's type, to
-    get it (without the sink). Returns an Attended.
+    Args:
+        partials: [n,T,H,Dv] float.
+        lse: [n,T,H] f32, or f64 if partials are f64.
+        sink: optional [H], f32 or f64, as in attend.
+        lse_base: base of the logarithms, "ln" or "log2".
+        out: [T,H,Dv] f32, bf16 or f16 (f64 if partials are f64). Default: new, in the dtype of partials.
+        lse_out: True, or an array [T,H] in the dtype of lse, to return the merged lse without the sink.
+
+    Returns:
+        Attended.
 
     Example:
         >>> parts, lse = np.array([1, 3], np.float32).reshape(2, 1, 1, 1), np.zeros((2, 1, 1), np.float32)

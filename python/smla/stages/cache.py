@@ -7,7 +7,8 @@ from ..cache import Cache
 from ..context import Context, Workspace
 from ..errors import integer
 
-__all__ = ["compress", "copy_pages", "gather", "save_state", "write_index", "write_kv"]  # and map
+# Omits `map`, which would shadow the builtin.
+__all__ = ["compress", "copy_pages", "gather", "save_state", "write_index", "write_kv"]
 _write_kv = StageCall("write_kv", _abi.WriteArgs)
 _write_index = StageCall("write_index", _abi.WriteArgs)
 _save_state = StageCall("save_state", _abi.SaveStateArgs)
@@ -48,16 +49,23 @@ def write_kv(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> None:
-    """Encodes [head | tail] of token t into row slots[t] of the cache; a slot that is a hole writes nothing.
+    """Encodes [head | tail] of token t into row slots[t] of a cache. Tokens with a negative slot are skipped.
 
-    head: [T,Dhead] float. tail: [T,Dtail] float, the rope part. slots: [N] i64 or i32, N <= T; tokens from N
-    on are padding. If two tokens have the same slot, the row holds one of them or a mixture of
-    both, and check_indices does not report it. cache: smla.Cache.
+    If two tokens have the same slot, the row receives either token or a mixture of both; check_indices does
+    not detect this.
 
-    norm_weight, norm_bias: [Dhead] float: head is normed first, as norm does it ("layer": with a bias, if
-    any); eps: > 0. positions, frequencies: [T] integers and [n] f64: channels [rope_first, rope_first + 2n)
-    of the row are rotated then, as rope does it. values: [T,Dhead + Dtail] float, optional output: the row
-    as it is encoded.
+    Args:
+        head: [T,Dhead] float.
+        slots: [N] i64 or i32, N <= T; tokens from N on are padding.
+        cache: smla.Cache of width Dhead + Dtail.
+        tail: optional [T,Dtail] float: the rope part.
+        norm_weight, norm_bias: optional [Dhead] float: normalize head first, as norm does; only "layer"
+            accepts a bias.
+        norm_kind, eps: as in norm; eps must be > 0.
+        positions, frequencies: optional [T] integers and [n] f64: then rotate channels [rope_first,
+            rope_first + 2n) of the row, as rope does.
+        rope_style, rope_first: as style and first of rope.
+        values: optional output [T,Dhead + Dtail] float: the row before it is encoded.
 
     Example:
         >>> memory = np.zeros((1, 4, 2), np.float32)
@@ -89,8 +97,11 @@ def write_index(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> None:
-    """write_kv of index keys. hadamard: rotate the row by H_D / sqrt(D) before it is encoded (`values` has it
-    as it was), D a power of two.
+    """Encodes index keys. Arguments are the same as in write_kv, except:
+
+    Args:
+        hadamard: multiply the row by H_D / sqrt(D) before it is encoded; D must be a power of two. `values`
+            receives the row before this product.
 
     Example:
         >>> memory = np.zeros((1, 4, 2), np.float32)
@@ -114,10 +125,14 @@ def save_state(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> None:
-    """Row slots[t] of the compressor's state = kv[t] | score[t] + ape[positions[t] % ratio].
+    """Writes kv[t] and score[t] + ape[positions[t] % ratio] to row slots[t] of the compressor's state.
 
-    kv, score: [T,W] f32, bf16, f16. ape: [ratio,W] f32, or None (V4.1). positions: [T] i32 or i64. slots: [N]
-    i64 or i32, N <= T. state: smla.Cache of format state_f32, width 2 W; state_f64 also takes f64.
+    Args:
+        kv, score: [T,W] f32, bf16 or f16; with state_f64 also f64.
+        ape: [ratio,W] f32, or None (V4.1).
+        positions: [T] i32 or i64.
+        slots: [N] i64 or i32, N <= T.
+        state: smla.Cache, state_f32 or state_f64, of width 2W.
 
     Example:
         >>> state, x = smla.Cache.empty("state_f32", 1, 4, width=4), np.ones((1, 2), np.float32)
@@ -149,15 +164,25 @@ def compress(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> None:
-    """A token with (position + 1) % ratio == 0 and a valid slot pools the state rows of its window, norms,
-    rotates at position / ratio * ratio, and writes one entry to row slots[t] of `cache`.
+    """Writes one compressed entry for each token with (position + 1) % ratio == 0 and a valid slot.
 
-    state: smla.Cache (state_f32 or state_f64). state_table: [R,MB] i32. request_of_token: [T] i32. positions:
-    [T] i32 or i64. slots: [N] i64 or i32, N <= T. norm_weight: [D] float, or None: no norm (GLM-5.3).
-    frequencies: [n] f64. cache: of keys or of index keys (row_f64: from state_f64). ratio: 4 overlaps, unless
-    no_overlap. eps: of the RMS norm. entries: [T,D]
-    f32, bf16, f16 (f64 of state_f64), optional output: the entries before encoding. latents: likewise, before
-    the rotation.
+    Such a token pools the state rows of its window, normalizes the result, rotates it at position / ratio *
+    ratio, and encodes it into row slots[t] of `cache`.
+
+    Args:
+        state: smla.Cache, state_f32 or state_f64.
+        state_table: [R,MB] i32.
+        request_of_token: [T] i32.
+        positions: [T] i32 or i64.
+        slots: [N] i64 or i32, N <= T.
+        norm_weight: [D] float, or None for no norm (GLM-5.3).
+        frequencies: [n] f64.
+        cache: smla.Cache of keys or index keys; row_f64 requires state_f64.
+        ratio: tokens per entry. Windows overlap if it is 4, unless no_overlap is set.
+        eps: epsilon of the RMS norm.
+        hadamard: as in write_index.
+        entries, latents: optional outputs [T,D], f32, bf16 or f16 (f64 with state_f64): entries before
+            encoding, and before rotation.
 
     Example:
         >>> state = smla.Cache(np.ones((1, 2, 4), np.float32), "state_f32", 2)  # values, scores
@@ -183,12 +208,18 @@ def gather(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """Copies cached rows to dense rows: request r's tokens [starts[r], starts[r] + n) go to out rows [cu[r],
-    cu[r+1]).
+    """Decodes cache rows into a dense array: tokens [starts[r], starts[r] + n) of request r go to out rows
+    [cu[r], cu[r+1]).
 
-    block_table: [R,MB] i32. cu: [R+1] i32. starts: [R] i32, None: 0. out: [N,D] float, dequantised; rows from
-    cu[R] on stay as they are. raw (index_fp8_132): out takes the e4m3 codes and scales [N] f32 theirs.
-    Returns out.
+    Args:
+        block_table: [R,MB] i32.
+        cu: [R+1] i32.
+        out: [N,D] float; rows from cu[R] on are unchanged.
+        starts: optional [R] i32. Default: 0.
+        raw: for index_fp8_132: out receives e4m3 codes, and scales [N] (f32) their scales.
+
+    Returns:
+        out.
 
     Example:
         >>> cache = smla.Cache(np.arange(8, dtype=np.float32).reshape(2, 2, 2), "row_f32", 2)
@@ -210,10 +241,13 @@ def copy_pages(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> None:
-    """Whole pages pairs[i][0] of `source` to pairs[i][1] of `target`: caches of one format, width, page
-    size and scale.
+    """Copies page pairs[i][0] of `source` to page pairs[i][1] of `target`.
 
-    pairs: [N,2] i32. A page that is the target of one pair and in another has undefined contents.
+    Both caches must have the same format, width, page size and scale. If the target page of one pair also
+    occurs in another pair, its contents are undefined.
+
+    Args:
+        pairs: [N,2] i32.
 
     Example:
         >>> cache = smla.Cache(np.arange(4, dtype=np.float32).reshape(2, 1, 2), "row_f32", 1)
@@ -242,15 +276,26 @@ def map(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """rows[t,j] = block_table[request_of_token[t]][p / page_tokens] * page_rows + p % page_tokens, p =
-    positions[t,j]; -1 for a position below 0 or past the table.
+    """Converts positions of a request to cache rows.
 
-    positions: [T,P] i32. request_of_token: [T] i32. block_table: [R,MB] i32. page_rows: 0: page_tokens.
-    pool_tokens: neighbouring tokens that a position stands for (GLM-5.3), 0: 1. limits: [T] i32, optional:
-    positions are -1 from this column on. visible_tokens: [T] i32, optional: how many tokens each token sees;
-    those behind the last whole pool are listed last. rows: [T,K] i32, K = P * pool_tokens, with
-    visible_tokens pool_tokens - 1 more; may be positions. Optional outputs, [T] i32: counts, of rows that are
-    not -1; lengths, of columns up to the last of them. Returns rows.
+    For p = positions[t,j]: rows[t,j] = block_table[request_of_token[t]][p / page_tokens] * page_rows + p %
+    page_tokens, or -1 if p is negative or past the table.
+
+    Args:
+        positions: [T,P] i32.
+        request_of_token: [T] i32.
+        block_table: [R,MB] i32.
+        page_rows: rows between pages. Default: page_tokens.
+        pool_tokens: consecutive tokens per position (GLM-5.3 pools). Default: 1.
+        limits: optional [T] i32: columns from limits[t] on become -1.
+        visible_tokens: optional [T] i32: number of tokens that each token sees; tokens after the last whole
+            pool are listed last.
+        rows: [T,K] i32, K = P * pool_tokens, plus pool_tokens - 1 with visible_tokens; may be positions.
+        counts, lengths: optional outputs [T] i32: number of valid rows, and of columns up to the last valid
+            row.
+
+    Returns:
+        rows.
 
     Example:
         >>> positions, table = np.array([[0, 65, -1]], np.int32), np.array([[7, 3]], np.int32)

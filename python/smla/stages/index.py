@@ -1,4 +1,4 @@
-"""The indexer (smla/stages_index.h)."""
+"""The indexer: queries, scores and selection (smla/stages_index.h)."""
 
 from typing import Any, NamedTuple
 
@@ -16,8 +16,12 @@ __all__ += ["score_select", "score_select_blocks", "select"]
 
 
 class QuantizedQuery(NamedTuple):
-    """Result of quant_index_q. q: [T,Hi,D]. scales: [T,Hi,D/32] e8m0 for e2m1 queries, else None.
-    w: [T,Hi], multiplied by all scales.
+    """Result of quant_index_q.
+
+    Attributes:
+        q: [T,Hi,D].
+        scales: [T,Hi,D/32] e8m0 for e2m1 queries, else None.
+        w: [T,Hi], including all scales.
 
     Example:
         >>> q, w = np.ones((1, 64, 128), np.float32), np.ones((1, 64), np.float32)
@@ -34,8 +38,13 @@ class QuantizedQuery(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """indices: [T,k] i32 ascending, then -1. counts: [T] i32. selected: [T,k] f32 scores (f64 of f64), or
-    None. rows: [T,k] i32 cache rows, or None.
+    """Result of select and score_select.
+
+    Attributes:
+        indices: [T,k] i32, ascending, padded with -1.
+        counts: [T] i32.
+        selected: [T,k] scores, f32 (f64 for f64 scores), or None.
+        rows: [T,k] i32 cache rows, or None.
 
     Example:
         >>> smla.select(np.zeros((3, 9), np.float32), 2)
@@ -52,8 +61,12 @@ class Selection(NamedTuple):
 
 
 class BlockSelection(NamedTuple):
-    """indices: [T,k] i32 ascending, then -1. counts: [T] i32. selected: [T,k] f32 scores (f64 of f64), or
-    None. block_maxima: [T,NB] f32 (f64), or None. best_blocks: [T,KB] i32 ascending, then -1, or None.
+    """Result of score_select_blocks.
+
+    Attributes:
+        indices, counts, selected: as in Selection.
+        block_maxima: [T,NB] in the dtype of scores, or None.
+        best_blocks: [T,KB] i32, ascending, padded with -1, or None.
 
     Example:
         >>> found = smla.BlockSelection(np.zeros((1, 8), np.int32), np.array([8], np.int32), None, None, None)
@@ -72,7 +85,7 @@ class BlockSelection(NamedTuple):
 
 
 def _columns(keys, block_table, columns, **_):
-    """N of logits that nobody sized: every token that the table, or the keys, can hold."""
+    """Returns N for new logits: the number of tokens that the block table or the keys can hold."""
     if columns is not None:
         return columns
     if not hasattr(keys, "page_tokens"):
@@ -81,7 +94,7 @@ def _columns(keys, block_table, columns, **_):
 
 
 def _chosen(argument, wanted):
-    """A size that the caller has to choose."""
+    """Returns the function for a size that the caller must specify."""
 
     def size(values, length):
         if values[argument] is None:
@@ -146,13 +159,22 @@ def quant_index_q(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> QuantizedQuery:
-    """Quantises index queries and folds their scales into the weights (smla/stages_index.h).
+    """Quantizes index queries and folds their scales into the weights (smla/stages_index.h).
 
-    q: [T,Hi,D], w: [T,Hi], both float, and both f64 or neither. factor: Hi^-0.5 * D^-0.5. dtype of q_out:
-    "e4m3" (the default), "e2m1", "bf16", "f32" ("f64" for f64 only). hadamard: rotate by H_D / sqrt(D).
-    amax_floor: 0: 1e-4 (V4); V3.2 uses 1e-10. positions, frequencies: [T] integers and [n] f64: channels
-    [rope_first, rope_first + 2n) are rotated before all that, as rope does it. rotated: [T,Hi,D] float,
-    optional output: the queries after that rotation. Returns a QuantizedQuery, with w f32 (f64 for f64).
+    Args:
+        q: [T,Hi,D] float.
+        w: [T,Hi] float; f64 if and only if q is f64.
+        factor: factor of the weights, Hi^-0.5 * D^-0.5.
+        dtype: dtype of q_out: "e4m3" (default), "e2m1", "bf16" or "f32" ("f64" only for f64 queries).
+        hadamard: multiply queries by H_D / sqrt(D).
+        amax_floor: lower bound of a group's maximum. 0 selects 1e-4 (V4); V3.2 uses 1e-10.
+        positions, frequencies: optional [T] integers and [n] f64: first rotate channels [rope_first,
+            rope_first + 2n), as rope does.
+        rope_style, rope_first: as style and first of rope.
+        rotated: optional output [T,Hi,D] float: queries after that rotation.
+
+    Returns:
+        QuantizedQuery; its w is f32, or f64 for f64 queries.
 
     Example:
         >>> q, w = np.ones((1, 64, 128), np.float32), np.ones((1, 64), np.float32)
@@ -182,16 +204,27 @@ def score(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """logits[t,j] = key_scale[j] * sum_h w[t,h] * relu(q[t,h] . k[j]) for starts[t] <= j < ends[t].
+    """Computes index scores: logits[t,j] = key_scale[j] * sum_h w[t,h] * relu(q[t,h].k[j]) for starts[t] <= j
+    < ends[t].
 
-    q: [T,Hi,D] e4m3, e2m1 (with q_scales [T,Hi,D/32] e8m0), bf16, f32, f64; not f16. w: [T,Hi] f32 (f64 for q
-    of f64), all scales folded in: what quant_index_q returns, or, for queries that are not quantised, the
-    weights times Hi^-0.5 D^-0.5. keys: smla.Cache, row_f64 only with q of f64. block_table: [R,MB] i32 with
-    request_of_token: [T] i32 (paged: column j is token j of the request); None: column j is row j of the
-    keys. starts, ends: [T] i32. columns: N of the result, by default what keys or table can hold. fill:
-    columns outside the window become -inf, else they stay. precision: "exact" (the default) or "rounded",
-    which allows e4m3 products to be summed with about 14 bits, as DeepGEMM does on Hopper. Returns logits
-    [T,N], by default new, of logits_dtype: f32 (the default; f64 for q of f64) or bf16.
+    Args:
+        q: [T,Hi,D] e4m3, e2m1, bf16, f32 or f64.
+        w: [T,Hi] f32, or f64 if q is f64, including all scales: w of quant_index_q, or for unquantized
+            queries weights * Hi^-0.5 * D^-0.5.
+        keys: smla.Cache; row_f64 requires q of f64.
+        starts, ends: [T] i32. Default of starts: 0.
+        block_table, request_of_token: optional [R,MB] i32 and [T] i32: column j is token j of the request.
+            Without them, column j is row j of keys.
+        q_scales: [T,Hi,D/32] e8m0, required if q is e2m1.
+        columns: N. Default: the number of tokens that the table or keys can hold.
+        fill: whether columns outside [starts, ends) become -inf. Otherwise they are unchanged.
+        precision: "exact" (default), or "rounded", which allows sums of e4m3 products with about 14 bits, as
+            in DeepGEMM on Hopper.
+        logits: [T,N]. Default: new.
+        logits_dtype: "f32" (default) or "bf16"; f64 if q is f64.
+
+    Returns:
+        logits.
 
     Example:
         >>> keys = smla.Cache(np.ones((1, 64, 128), np.float32), "row_f32", 64)
@@ -223,14 +256,23 @@ def select(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> Selection:
-    """The k best columns of [starts[t], ends[t]) of each row: score descending, ties to the lowest index, NaN
-    last.
+    """Selects the k columns of [starts[t], ends[t]) with the largest scores in each row.
 
-    scores: [T,N] float. starts, ends: [T] i32. ids: [T,N] i32: column j stands for ids[t,j] (< 0:
-    skipped), and ids are returned. relative: indices count from starts[t]. selected: True, or an array, for
-    the scores too. rows: True, or an array, for the columns as rows of a cache, as smla.map finds them:
-    row_table: [RC,MC] i32, request_of_token: [T] i32, page_tokens and page_rows (page_tokens) say where they
-    are. Returns a Selection.
+    Ties select the lower column. NaN ranks below every number. Rows with fewer than k columns are padded with
+    -1.
+
+    Args:
+        scores: [T,N] float.
+        k: number of columns to select.
+        starts, ends: optional [T] i32. Default: 0 and N.
+        ids: optional [T,N] i32: return ids[t,j] in place of column j; columns with a negative id are skipped.
+        relative: return columns minus starts[t].
+        selected: True, or an array, to also return the scores.
+        rows: True, or an array, to also return cache rows, as smla.map computes them from row_table [RC,MC]
+            i32, request_of_token [T] i32, page_tokens and page_rows (default: page_tokens).
+
+    Returns:
+        Selection.
 
     Example:
         >>> smla.select(np.array([[1, 3, 2]], np.float32), 2).indices.tolist()
@@ -265,10 +307,16 @@ def score_select(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> Selection:
-    """score, then select, bit for bit, without ever storing whole logits. Arguments: those of both. rows need
-    a block_table.
+    """Computes the result of score followed by select, bit for bit, without storing all logits.
 
-    columns: an upper bound of ends. Returns a Selection.
+    Args:
+        columns: upper bound of ends.
+        rows: as in select; requires a block_table.
+
+    Other arguments are the same as in score and select.
+
+    Returns:
+        Selection.
 
     Example:
         >>> keys = smla.Cache(np.ones((1, 64, 128), np.float32), "row_f32", 64)
@@ -306,15 +354,22 @@ def score_select_blocks(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> BlockSelection:
-    """score and select within candidate blocks of columns: keys of other blocks are not read.
+    """Scores and selects within candidate blocks of columns; keys of other blocks are not read.
 
-    Arguments: those of score_select but precision, and: block_size: columns of a block;
-    block b of a token is columns
-    starts[t] + b * block_size and on. blocks: [T,B] i32, the candidate
-    blocks of each token in any order, -1 for none; None: all. block_maxima: True, or an array, for the best
-    score of each candidate block: +inf of the newest one, -inf of those that are no candidates. best_blocks:
-    True, or an array, for the `keep` best blocks by those maxima, the newest always among them: `blocks` of
-    later calls. Returns a BlockSelection.
+    Block b of a token begins at column starts[t] + b * block_size. Arguments are the same as in score_select,
+    without precision, and:
+
+    Args:
+        block_size: columns per block.
+        blocks: optional [T,B] i32: candidate blocks of each token in any order, -1 for none. Default: all
+            blocks.
+        block_maxima: True, or an array, to also return the maximum score of each block: +inf for the newest,
+            -inf for blocks that are no candidates.
+        best_blocks: True, or an array, to also return the `keep` blocks with the largest maxima, always
+            including the newest: `blocks` of later calls.
+
+    Returns:
+        BlockSelection.
 
     Example:
         >>> keys = smla.Cache(np.ones((1, 64, 128), np.float32), "row_f32", 64)

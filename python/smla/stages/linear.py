@@ -1,4 +1,4 @@
-"""norm, rope, and the products around attention (smla/stages_linear.h)."""
+"""Norm, rope, and the matrix products around attention (smla/stages_linear.h)."""
 
 from .. import _abi
 from .._run import StageCall
@@ -29,10 +29,20 @@ def norm(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension ("layer": of x - mean(x), plus bias).
+    """Computes x / sqrt(mean(x^2) + eps) * weight over the last dimension; "layer" first subtracts the mean,
+    and adds bias.
 
-    x: [T,G,D]. weight, bias: [D]. eps: > 0. out: [T,G,D], may be x, by default of x's dtype. All float, mixed
-    freely. Computed in f32, in f64 if out is f64. Returns out.
+    Computes in f32, or in f64 if out is f64. All arrays are float, in any combination of dtypes.
+
+    Args:
+        x: [T,G,D].
+        weight, bias: optional [D].
+        eps: > 0.
+        kind: "rms" or "layer".
+        out: [T,G,D]; may be x. Default: new, in the dtype of x.
+
+    Returns:
+        out.
 
     Example:
         >>> smla.norm(np.array([[[3, -3]]], np.float32), eps=1e-6).round(3).tolist()
@@ -55,12 +65,19 @@ def rope(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """Rotates channels [first, first + 2n) of x by positions[t] * frequencies[i].
+    """Rotates channels [first, first + 2n) of x by the angles positions[t] * frequencies[i].
 
-    x: [T,G,D] float. positions: [T] i32 or i64. frequencies: [n] f64, radians per position of each pair.
-    style: "interleaved" (pairs 2i, 2i+1) or "half" (pairs i, i+n). inverse: by the negative angle. out:
-    [T,G,2n] takes the rotated channels only, [T,G,D] the whole row, of any float type; x itself: in place.
-    Returns out, by default new, [T,G,D] of x's dtype.
+    Args:
+        x: [T,G,D] float.
+        positions: [T] i32 or i64.
+        frequencies: [n] f64: radians per position of each channel pair.
+        style: "interleaved" (pairs 2i, 2i+1) or "half" (pairs i, i+n).
+        inverse: rotate by the negated angles.
+        out: [T,G,D] for whole rows, or [T,G,2n] for only the rotated channels, float; may be x. Default: new
+            [T,G,D], in the dtype of x.
+
+    Returns:
+        out.
 
     Example:
         >>> x, quarter = np.array([[[1, 2]]], np.float32), np.array([np.pi / 2])
@@ -83,7 +100,8 @@ def inverse_rope(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """Rotates by the negative angle, as DeepSeek-V4 does with attended values. Arguments: as in rope.
+    """Rotates by the negated angles, as DeepSeek-V4 does with attention outputs. Arguments are the same as in
+    rope.
 
     Example:
         >>> x, quarter = np.array([[[-2, 1]]], np.float32), np.array([np.pi / 2])
@@ -104,11 +122,19 @@ def project(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """out[t,g,n] = sum_k x[t,g,k] * w[g,n,k].
+    """Computes out[t,g,n] = sum_k x[t,g,k] * w[g,n,k].
 
-    x: [T,G,K]. w: [G,N,K], any view with a unit stride in one of its last two dimensions. out: [T,G,N], by
-    default of x's dtype or out_dtype. All float, mixed freely: bf16 queries over f32 weights are multiplied
-    as they are, and only out is rounded. Sums in f32, in f64 if out is f64.
+    Sums are computed in f32, or in f64 if out is f64. All arrays are float, in any combination of dtypes;
+    inputs are multiplied without conversion, and only out is rounded.
+
+    Args:
+        x: [T,G,K].
+        w: [G,N,K], with unit stride in one of the last two dimensions.
+        out: [T,G,N]. Default: new, in out_dtype.
+        out_dtype: Default: dtype of x.
+
+    Returns:
+        out.
 
     Example:
         >>> smla.project(np.ones((1, 1, 3), np.float32), np.ones((1, 2, 3), np.float32)).tolist()
@@ -168,7 +194,8 @@ def out_project(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> NewArray:
-    """Projects values of all heads to the hidden size, in groups for V4: x [T,G,K], w [G,N,K]. See project.
+    """Projects the values of all heads to the hidden size, in groups for V4: x [T,G,K], w [G,N,K]. See
+    project.
 
     Example:
         >>> smla.out_project(np.ones((1, 1, 256), np.float32), np.ones((1, 64, 256), np.float32)).shape

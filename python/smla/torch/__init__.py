@@ -1,12 +1,12 @@
-"""smla's stages as custom operators of PyTorch: for torch.compile, torch.export and CUDA graphs.
+"""Stages as custom operators of PyTorch, for torch.compile, torch.export and CUDA graphs.
 
-smla.torch.attend(q, cache, ...) and its like take what smla.attend takes, but for workspace and stream, and
-return the same. They call an operator of torch.ops.smla: attend allocates its outputs, attend_out
-writes given ones, rope_ its first argument. To an operator a cache is a tensor and its layout
+smla.torch.attend(q, cache, ...) and the other functions have the arguments and results of smla.attend, except
+workspace and stream. They call operators of torch.ops.smla: attend allocates its outputs, attend_out writes
+existing outputs, and rope_ writes its first argument. Operators represent a cache as a tensor and its layout
 (docs/python/torch.md).
 
-A tensor that requires grad is refused (Unsupported). On a GPU a call runs on the current stream, and its
-scratch comes from PyTorch's allocator and goes back to it.
+A tensor that requires grad raises Unsupported. On a GPU, a call runs on the current stream, with scratch
+memory from PyTorch's allocator.
 """
 
 import inspect
@@ -31,7 +31,7 @@ _Stage = TypeVar("_Stage", bound=Callable[..., Any])
 
 
 def _put_cache(values, name, cache):
-    """A smla.Cache as a tensor and its layout."""
+    """Replaces a smla.Cache by a tensor and its layout."""
     if not isinstance(cache, _Cache):
         raise _invalid(name, type(cache).__name__, "a smla.Cache")
     data = cache.array
@@ -43,7 +43,7 @@ def _put_cache(values, name, cache):
 
 
 def _plain(name, view):
-    """The tensor under a smla.Tensor, of the dtype that it names; e2m1 stay bytes."""
+    """Returns the tensor under a smla.Tensor, viewed as its dtype; e2m1 stays bytes."""
     if not isinstance(view.array, torch.Tensor):
         raise _invalid(name, type(view.array).__name__, "a torch.Tensor")
     dtype = _DTYPES[view.dtype]
@@ -51,7 +51,7 @@ def _plain(name, view):
 
 
 def _arguments(operator, names, args, kwargs):
-    """The operator's arguments by name. names: of the stage's positional ones."""
+    """Returns the operator's arguments by name. names: names of the stage's positional arguments."""
     if len(args) > len(names):
         raise TypeError(f"smla.torch.{operator.name}: got {len(args)} arguments, wanted at most {len(names)}")
     values = dict(zip(names, args))
@@ -93,7 +93,9 @@ def _call(function, positional, values):
 
 
 def _fill(operator, into, in_place, values, given):
-    """Calls <stage>_out or <stage>_, with new tensors for what is wanted but not given: all outputs."""
+    """Calls <stage>_out or <stage>_, with new tensors for requested outputs that are missing. Returns all
+    outputs.
+    """
     like = values[operator.first]
     given.update(operator.new({**values, **given}))
     values = {key: value for key, value in values.items() if key not in operator.choice_names}
@@ -134,7 +136,7 @@ def _wrap(stage: _Stage) -> _Stage:
         results = _call(allocating, operator.positional, values)
         if operator.returned == 1:
             results = (results,)
-        # What was not asked for has one dimension; outputs that need not be asked for have more.
+        # Outputs that were not requested have one dimension; all others have more.
         found = dict(zip(operator.outputs, results))
         return operator.result(
             [

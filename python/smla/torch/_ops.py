@@ -1,4 +1,4 @@
-"""Registers the operators: real kernels, fake ones, and the refusal of autograd."""
+"""Registers the operators: real kernels, fake kernels, and an error for autograd."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ _library = torch.library.Library("smla", "DEF")
 
 
 class Operator:
-    """What the operators of one stage share: names of arguments, new outputs, the call of the stage."""
+    """Shared by the operators of one stage: names of arguments, new outputs, and the call of the stage."""
 
     def __init__(self, name, call):
         self.name, self.call = name, call
@@ -35,7 +35,7 @@ class Operator:
             for field in fields
             if field.argument not in call.outputs.asked_for and field.given_with is None
         ]
-        if self.outputs:  # others are written only where they are given
+        if self.outputs:  # other outputs are only written if the caller passes them
             self.outputs += [
                 key for key in call.parameters if key not in self.outputs and call.is_written(key)
             ]
@@ -48,11 +48,13 @@ class Operator:
         }
 
     def result(self, outputs):
-        """What the stage returns of its outputs."""
+        """Returns the result of the stage for these outputs."""
         return self.call.result(*outputs[: self.returned])
 
     def new(self, values):
-        """New outputs by name, on the device of the first argument: those that `values` lack and ask for."""
+        """Returns new tensors, by name, for requested outputs that `values` lack, on the first argument's
+        device.
+        """
         given = {
             name: values.get(name, None if each.default is each.empty else each.default)
             for name, each in self.call.parameters.items()
@@ -88,7 +90,7 @@ class Operator:
         self._stage(**given, context=context, workspace=_workspace(context, like))
 
     def _name_bytes(self, values):
-        """e2m1 and e8m0, which PyTorch holds as bytes; e2m1 has scales beside it."""
+        """Names the dtype of e2m1 and e8m0, which PyTorch stores as bytes. e2m1 always has scales."""
         scaled = {
             field.given_with for name, field in self.call.fields.items() if values.get(name) is not None
         }
@@ -100,7 +102,7 @@ class Operator:
 
 
 class _Layout(NamedTuple):
-    """Stands for a cache where output sizes are computed: its tensor and its layout."""
+    """A cache's tensor and layout, with the attributes of smla.Cache that output sizes depend on."""
 
     name: str
     data: torch.Tensor
@@ -115,45 +117,45 @@ class _Layout(NamedTuple):
         page_tokens, pages = self.page_tokens, self.values.get(f"{self.name}_pages")
         if pages is None:
             if self.data.dim() < 2:
-                raise invalid("columns", None, f"how many, or {self.name} whose first dimension counts pages")
+                raise invalid("columns", None, f"a number, or {self.name} whose first dimension counts pages")
             pages = self.data.shape[0]
         page_rows = self.values.get(f"{self.name}_page_rows") or page_tokens
         return (pages - 1) * page_rows + page_tokens if pages else 0
 
 
 def _extent(value, name):
-    """A size, which may be a symbol."""
+    """Returns a size, which may be a symbol."""
     if value < 0:
         raise invalid(name, value, "0 or more")
     return value
 
 
 def _bytes_as(field, array):
-    """The type of which PyTorch holds the values as bytes, if the field may have one; else None."""
+    """Returns the dtype that PyTorch stores as bytes, if the field may have it, else None."""
     if array.dtype is not torch.uint8:
         return None
     return next((kind for kind in (Dtype.E2M1, Dtype.E8M0) if field.may_be(kind)), None)
 
 
 def _cache(name, data, layout):
-    """The smla.Cache of a tensor and its layout; errors name the argument."""
+    """Returns the smla.Cache of a tensor and its layout. Errors name the argument."""
     if (scale := layout.pop("scale_device", None)) is not None:
         layout["scale"] = scale
     return open_cache(name, data, layout.pop("format", ""), layout.pop("page_tokens", 0), **layout)
 
 
 def _workspace(context, like):
-    """On a GPU scratch of PyTorch's allocator for this call alone; else the workspace of the thread.
+    """Returns a workspace for one call from PyTorch's allocator on a GPU, else the thread's workspace.
 
-    In a CUDA graph such memory is the graph's own, and the graph zeroes its counters. One that is kept would
-    be shared by graphs that may run at once, and torch.compile(mode="reduce-overhead") refuses memory that
-    outlives its call (torch/_inductor/cudagraph_trees.py, check_memory_pool).
+    In a CUDA graph, this memory belongs to the graph, which zeroes its counters. A persistent workspace would
+    be shared by graphs that may run concurrently, and torch.compile(mode="reduce-overhead") rejects memory
+    that outlives its call (torch/_inductor/cudagraph_trees.py, check_memory_pool).
     """
     return context.workspace(like) if like.is_cuda else None
 
 
 def _refuse_grad(named):
-    """Raises if a tensor wants a derivative: (name, value) pairs."""
+    """Raises an error if a tensor requires a derivative. named: (name, value) pairs."""
     reverse, forward = torch.is_grad_enabled(), forward_ad._current_level >= 0
     if not reverse and not forward:
         return
@@ -166,12 +168,12 @@ def _refuse_grad(named):
             kind = "has a tangent of forward-mode differentiation"
         else:
             continue
-        wanted = "one that does not: smla has no derivatives; call it under torch.no_grad() or on x.detach()"
+        wanted = "a tensor without: smla has no derivatives; use torch.no_grad() or x.detach()"
         raise unsupported(name, f"a tensor that {kind}", wanted)
 
 
 def _define(name, arguments, returns, real, fake):
-    """One operator. real, fake: called with all arguments by name, as far as given."""
+    """Defines one operator. real, fake: functions of the arguments by name."""
     schema = arguments.schema()
     _library.define(f"{name}({schema}) -> {returns}", tags=(torch.Tag.pt2_compliant_tag,))
     overload = getattr(torch.ops.smla, name).default
@@ -191,13 +193,13 @@ def _define(name, arguments, returns, real, fake):
 
 
 def _define_writer(name, operator, arguments, complete=lambda values: values):
-    """An operator that writes given tensors and returns nothing."""
+    """Defines an operator that writes existing tensors and returns nothing."""
     every = (*arguments.positional, *arguments.keyword)
     written = [name_of(argument) for argument in every if "!" in argument]
 
     def real(values):
         operator.run(complete(values))
-        for key in written:  # so that autograd notices saved tensors that are no longer what they were
+        for key in written:  # so that autograd detects that saved tensors have changed
             if (tensor := values.get(key)) is not None:
                 torch.autograd.graph.increment_version(tensor)
 
@@ -205,7 +207,9 @@ def _define_writer(name, operator, arguments, complete=lambda values: values):
 
 
 def _define_allocating(operator):
-    """The operator that returns new tensors: an empty one for an output that was not asked for."""
+    """Defines the operator that returns new tensors, with an empty tensor for each output that was not
+    requested.
+    """
 
     def pack(values, new):
         like = values[operator.first]
@@ -239,7 +243,7 @@ def _define_stage(operator):
     asked_for = [name for name in operator.outputs if name not in operator.required]
     optional = [f"Tensor({letter}!)? {name}=None" for letter, name in zip("xyz", asked_for)]
     arguments = arguments._replace(keyword=arguments.keyword + optional)
-    # The outputs stand first: by the keyword `out` torch.compile takes none but contiguous ones.
+    # Outputs come first, because torch.compile only supports contiguous tensors for the keyword `out`.
     _define_writer(
         f"{operator.name}_out", operator, arguments._replace(positional=required + arguments.positional)
     )

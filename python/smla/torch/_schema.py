@@ -1,8 +1,8 @@
-"""The operators' argument lists in PyTorch's schema language, from the parameters and fields of a stage.
+"""Argument lists of the operators in PyTorch's schema language, from the parameters and fields of a stage.
 
-A cache is its memory as a tensor, in place, and what smla.Cache takes besides it, by keyword: name_format,
-name_page_tokens, ... A smla.Cache itself cannot cross a schema. A scale is a number, or name_device, an f32
-tensor of one element. Every operator takes CONTEXT too.
+A schema cannot contain a smla.Cache. A cache is passed as its memory, a mutable tensor, and the other
+arguments of smla.Cache by keyword: name_format, name_page_tokens, ... A scale is a number, or name_device, an
+f32 tensor of one element. Every operator has the argument CONTEXT.
 """
 
 from inspect import signature
@@ -13,7 +13,7 @@ from ..cache import Cache
 
 
 def _layout(required):
-    """What smla.Cache takes besides the memory, as arguments of a cache called {}."""
+    """Returns the arguments of smla.Cache except the memory, as arguments of a cache named {}."""
     for name, parameter in list(signature(Cache).parameters.items())[1:]:
         kind = "str" if name == "format" else "SymInt"
         if name == "scale":
@@ -28,14 +28,14 @@ def _layout(required):
 
 _REQUIRED, _OPTIONAL = tuple(_layout(True)), tuple(_layout(False))
 LAYOUT_FIELDS = tuple(text.split("{}_")[1].split("=")[0] for text in _REQUIRED)
-CONTEXT = "int context=0"  # the id of a smla.Context; 0: the default one
+CONTEXT = "int context=0"  # the id of a smla.Context; 0: the default context
 _WORDS = {float: "float", bool: "bool", str: "str", int: "SymInt"}
-# A tensor that is written may not stand in a second argument.
+# A tensor that is written may not be passed twice.
 _LEFT_OUT_WITHIN_ONE_CACHE = {"copy_pages": "source"}
 
 
 class Arguments(NamedTuple):
-    """positional, keyword: schema texts of one argument each. caches, scales: names of those."""
+    """positional, keyword: schema texts of the arguments. caches, scales: names of those arguments."""
 
     positional: list
     keyword: list
@@ -43,17 +43,17 @@ class Arguments(NamedTuple):
     scales: list
 
     def schema(self):
-        """The text between the parentheses."""
+        """Returns the text between the parentheses."""
         return ", ".join([*self.positional, *(["*", *self.keyword] if self.keyword else [])])
 
 
 def name_of(argument):
-    """ "Tensor(a!)? lse=None" -> "lse"."""
+    """Returns the name in a schema text: "Tensor(a!)? lse=None" gives "lse"."""
     return argument.split()[-1].split("=")[0]
 
 
 def _plain(parameter):
-    """A number, a word, a flag, a size or a dtype."""
+    """Returns the schema text of a number, word, flag, size or dtype."""
     kinds = get_args(parameter.annotation) or (parameter.annotation,)
     kind = next((word for kind, word in _WORDS.items() if kind in kinds), None)
     kind = kind or ("ScalarType" if parameter.name.endswith("_dtype") else "str")
@@ -61,14 +61,14 @@ def _plain(parameter):
 
 
 def _default(parameter):
-    """The rest of an argument behind its type."""
+    """Returns the part of an argument after its type."""
     if parameter.default is parameter.empty:
         return f" {parameter.name}"
     return f"{'?' if parameter.default is None else ''} {parameter.name}={parameter.default!r}"
 
 
 def schemas(call):
-    """(Arguments that all operators of a StageCall take, those that only the allocating one takes)."""
+    """Returns (arguments of all operators of a StageCall, arguments of only the allocating operator)."""
     common, choices = Arguments([], [], [], []), Arguments([], [], [], [])
     letters, layouts = iter("abc"), []
     moved = _LEFT_OUT_WITHIN_ONE_CACHE.get(call.name)
@@ -85,7 +85,7 @@ def schemas(call):
             into.extend((f"float? {name}=None", f"Tensor? {name}_device=None"))
         elif field is None:
             into.append(_plain(parameter))
-        elif not (field.is_written and call.outputs.names):  # outputs come later
+        elif not (field.is_written and call.outputs.names):  # outputs follow later
             if name == moved:
                 parameter, into = parameter.replace(default=None), common.keyword
             into.append(f"Tensor{f'({next(letters)}!)' if field.is_written else ''}{_default(parameter)}")

@@ -1,10 +1,9 @@
-"""FlashInfer's calls for sparse MLA and top-k on smla, for tensors of PyTorch on a GPU or a CPU:
-`from smla.compat import flashinfer`.
-
-Its modules use absolute imports, so that they can be loaded under the original's name as well.
+"""FlashInfer's calls for sparse MLA and top-k on smla, for PyTorch tensors on a GPU or a CPU: `from
+smla.compat import flashinfer`.
 
 Names, arguments, defaults and results are the same as in FlashInfer, as are the module names mla, decode,
-topk and sparse_mla_sm120. docs/python/drop_in.md lists extensions and unsupported arguments.
+topk and sparse_mla_sm120. docs/python/drop_in.md lists extensions and unsupported arguments. The modules use
+absolute imports, so that they can also be loaded as `flashinfer`.
 """
 
 from . import decode, mla, sparse_mla_sm120, topk

@@ -1,4 +1,4 @@
-"""The one call of smla.attend behind FlashInfer's attention calls: scales and lse in its conventions."""
+"""The call of smla.attend for FlashInfer's attention calls, with FlashInfer's scales and lse."""
 
 import math
 from typing import NamedTuple
@@ -9,12 +9,12 @@ from ... import stages
 from .._pools import is_per_tensor, open_pool
 from ._check import scale_of
 
-_EMPTY_LSE = -1e30  # FlashInfer's mark of a token without rows
+_EMPTY_LSE = -1e30  # FlashInfer's lse of a token without rows
 _LOG2_E = math.log2(math.e)
 
 
 class Segment(NamedTuple):
-    """A pool, its name in messages, listed rows [T,K] of it and their lengths [T]."""
+    """A pool, its name in messages, its listed rows [T,K], and their lengths [T]."""
 
     pool: torch.Tensor
     name: str
@@ -23,15 +23,18 @@ class Segment(NamedTuple):
 
 
 def attend(query, segments, out, *, scales, sinks=None, layout=None, lse=None, scale_name="bmm1_scale"):
-    """out = bmm2 * softmax(bmm1 * query . K) V over the rows of one or two segments together.
+    """Computes out = bmm2 * softmax(bmm1 * query.K) V over the rows of one or two segments.
 
-    query: [T,H,D]. out: [T,H,Dv]. scales: bmm1 and bmm2, numbers or f32 tensors of one element. lse: [T,H]
-    f32 to fill: base 2, with the sink, -1e30 for a token without rows and sink.
+    Args:
+        query: [T,H,D].
+        out: [T,H,Dv].
+        scales: bmm1 and bmm2, numbers or f32 tensors of one element.
+        lse: optional output [T,H] f32: base 2, with the sink, -1e30 for a token without rows and sink.
     """
     bmm1 = scale_of(scales[0], scale_name, query, positive=True)
     bmm2 = scale_of(scales[1], "bmm2_scale", query, positive=False)
     on_device = isinstance(bmm2, torch.Tensor)
-    # A cache of e4m3 values has one scale, for K and V: bmm2, by which bmm1 is divided in return.
+    # A cache of e4m3 values has one scale for K and V, bmm2, so divide bmm1 by it.
     folds = all(is_per_tensor(segment.pool, query.shape[-1]) for segment in segments)
     folds = folds and (on_device or bmm2 > 0)
     caches = [

@@ -1,4 +1,4 @@
-"""Which request each query token belongs to."""
+"""The request of each query token."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +11,7 @@ from .._check import require
 
 @dataclass
 class Batch:
-    """requests of q_len tokens each, or with `cum` [B+1] i32: tokens [cum[b], cum[b+1]) of request b."""
+    """Requests of q_len tokens each; with `cum` [B+1] i32, request b has tokens [cum[b], cum[b+1])."""
 
     tokens: int
     requests: int
@@ -21,7 +21,9 @@ class Batch:
 
     @classmethod
     def of(cls, query, cum):
-        """The batch of a query [B,Q,H,D] or [T,H,D], whose tokens are requests unless `cum` says more."""
+        """Returns the batch of a query [B,Q,H,D] or [T,H,D]. Without `cum`, each token of [T,H,D] is a
+        request.
+        """
         if cum is None:
             requests, q_len = query.shape[:2] if query.ndim == 4 else (query.shape[0], 1)
             return cls(requests * q_len, requests, q_len, None, query.device)
@@ -33,23 +35,24 @@ class Batch:
         return cls(query.shape[0], cum.shape[0] - 1, 0, cum.contiguous(), query.device)
 
     def spread(self, values):
-        """values [B] i32 of requests, repeated for their tokens: [T]; 0 for tokens of no request."""
+        """Returns values [B] i32 of requests as [T], repeated per token; 0 for tokens of no request."""
         if self.cum is None:
             return values[:, None].expand(-1, self.q_len).flatten()
         return self.own(values[self._request.clamp(0, self.requests - 1)])
 
     def own(self, lengths):
-        """lengths [T] i32, 0 for tokens outside of [cum[0], cum[B]): padding of a CUDA graph."""
+        """Returns lengths [T] i32 with 0 for tokens outside [cum[0], cum[B]), such as padding of a CUDA
+        graph.
+        """
         if self.cum is None:
             return lengths
         return torch.where((self._request >= 0) & (self._request < self.requests), lengths, 0)
 
     def visible(self, seq_lens):
-        """How many tokens of its request each token sees, itself included: [T] i32.
+        """Returns how many tokens of its request each token sees, including itself: [T] i32, <= 0 for tokens
+        of no request.
 
-        0 or less for tokens of no request.
-
-        seq_lens: [B] i32, these tokens included.
+        seq_lens: [B] i32, including these tokens.
         """
         if self.cum is None:
             behind = torch.arange(self.q_len - 1, -1, -1, dtype=torch.int32, device=self.device)
@@ -61,5 +64,5 @@ class Batch:
 
     @cached_property
     def _request(self):
-        """The request of each token; -1 or B for tokens of no request."""
+        """Returns the request of each token; -1 or B for tokens of no request."""
         return torch.searchsorted(self.cum, self._count(), right=True, out_int32=True) - 1

@@ -1,4 +1,4 @@
-"""Checks of arguments by FlashInfer's own names for them."""
+"""Checks of arguments under FlashInfer's names."""
 
 import math
 
@@ -16,7 +16,7 @@ def require_int(value, name, least):
 
 
 def tokens_of(query, name, width=None):
-    """A query [T,H,D] or [B,Q,H,D] as [T,H,D]."""
+    """Returns a query [T,H,D] or [B,Q,H,D] as [T,H,D]."""
     require(query, name, (*FLOATS, torch.float8_e4m3fn))
     if query.ndim not in (3, 4):
         raise invalid(f"{name}.ndim", query.ndim, "3 or 4: [tokens,H,D] or [B,Q,H,D]")
@@ -26,16 +26,16 @@ def tokens_of(query, name, width=None):
 
 
 def rows_of(indices, name, query):
-    """Listed rows [T,K] or [B,Q,K] i32 as [T,K], for a query [T,H,D]."""
+    """Returns listed rows [T,K] or [B,Q,K] i32 as [T,K], for a query [T,H,D]."""
     require(indices, name, (torch.int32,), like=query)
     tokens = query.shape[0]
     if indices.ndim not in (2, 3) or math.prod(indices.shape[:-1]) != tokens:
-        raise invalid(f"{name}.shape", list(indices.shape), f"[{tokens}, any], a list per query token")
+        raise invalid(f"{name}.shape", list(indices.shape), f"[{tokens}, any], one list per query token")
     return indices if indices.ndim == 2 else indices.flatten(0, 1)
 
 
 def lengths_of(lengths, name, query):
-    """Lengths [T] or [B,Q] i32 as [T]; None stays None."""
+    """Returns lengths [T] or [B,Q] i32 as [T]; None stays None."""
     if lengths is None:
         return None
     require(lengths, name, (torch.int32,), like=query)
@@ -46,7 +46,7 @@ def lengths_of(lengths, name, query):
 
 
 def output_of(out, name, query, shape):
-    """(out, out as [T,H,Dv]): a new one of `shape` where it is None; bf16 for bf16 and e4m3 queries."""
+    """Returns (out, out as [T,H,Dv]). None creates a tensor of `shape`: bf16 for bf16 and e4m3 queries."""
     fp8 = query.dtype == torch.float8_e4m3fn
     if out is None:
         out = torch.empty(shape, dtype=torch.bfloat16 if fp8 else query.dtype, device=query.device)
@@ -55,19 +55,19 @@ def output_of(out, name, query, shape):
 
 
 def flat_view(tensor, name, shape):
-    """The same memory in another shape."""
+    """Returns the same memory in another shape."""
     try:
         return tensor.view(shape)
     except RuntimeError:
-        wanted = "tokens at one distance from each other"
+        wanted = "a constant stride between tokens"
         raise invalid(f"{name}.stride", list(tensor.stride()), wanted) from None
 
 
 def sinks_of(sinks, name, query):
-    """Logits [H] f32, or None. A list of one tensor is that tensor."""
+    """Returns logits [H] f32, or None. Accepts a list of one tensor."""
     if isinstance(sinks, (list, tuple)):
         if len(sinks) != 1:
-            raise invalid(name, f"{len(sinks)} tensors", "one of them, [H] f32")
+            raise invalid(name, f"{len(sinks)} tensors", "one tensor [H] f32")
         sinks = sinks[0]
     if sinks is not None:
         require(sinks, name, (torch.float32,), (query.shape[1],), like=query)
@@ -75,7 +75,7 @@ def sinks_of(sinks, name, query):
 
 
 def scale_of(scale, name, query, *, positive):
-    """A host number, or an f32 tensor of one element beside the query."""
+    """Returns a host number, or an f32 tensor of one element on the query's device."""
     if isinstance(scale, torch.Tensor):
         require(scale, name, (torch.float32,), like=query)
         if scale.numel() != 1:

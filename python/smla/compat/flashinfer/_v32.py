@@ -1,4 +1,4 @@
-"""Sparse decode of the V3.2 family: a list of top-k rows of one pool per query token."""
+"""Sparse decode of the V3.2 family, with top-k rows of one pool for each query token."""
 
 import torch
 
@@ -46,18 +46,28 @@ def trtllm_batch_decode_with_kv_cache_mla(
     causal_seqlens_kv_global: torch.Tensor | None = None,
     use_fp16_softmax: bool | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """out = bmm2_scale * softmax(bmm1_scale * query . K) V over sparse_mla_top_k listed rows of each token.
+    """Computes out = bmm2_scale * softmax(bmm1_scale * query.K) V over sparse_mla_top_k listed rows per
+    token.
 
-    query: [B,Q,H,D] or [T,H,D] bf16, e4m3, f16, f32; D = kv_lora_rank + qk_rope_head_dim, and V is the first
-    kv_lora_rank of K. kv_cache: [pages,page,X], [pages,1,page,X] or [rows,D]; X: D values, bf16, f32 or e4m3
-    (D 576 or 512), or records of 656 bytes (D 576) or 528 (D 512). block_tables: [B,Q,K] or [T,K] i32, page *
-    page size + offset; below 0 or past the pool: a hole. sparse_mla_top_k_lens: [T] i32. Without it seq_lens
-    bounds the lists: [T], [B,Q], or [B] for all tokens of a request. What stands behind a bound is not read.
-    sinks: [H] f32, or a list of it. Scales: numbers, or f32 tensors of one element.
+    Args:
+        query: [B,Q,H,D] or [T,H,D], bf16, e4m3, f16 or f32; D = kv_lora_rank + qk_rope_head_dim. V is the
+            first kv_lora_rank values of K.
+        kv_cache: [pages,page,X], [pages,1,page,X] or [rows,D], where X is D values of bf16, f32 or e4m3 (D
+            576 or 512), or records of 656 bytes (D 576) or 528 bytes (D 512).
+        block_tables: [B,Q,K] or [T,K] i32, page * page size + offset; rows below 0 or past the pool are
+            skipped.
+        sparse_mla_top_k_lens: optional [T] i32: lengths of the lists. Default: seq_lens, as [T], [B,Q], or
+            [B] for all tokens of a request. Entries past a length are not read.
+        sinks: optional [H] f32, or a list of one such tensor.
+        bmm1_scale, bmm2_scale: numbers, or f32 tensors of one element.
+        lse: optional [T,H] or [B,Q,H] f32.
 
-    A token without rows gets 0. Returns out, by default new, [B,Q,H,kv_lora_rank] or [T,...]: bf16 for bf16
-    and e4m3 queries, else of their type; with return_lse also lse, [T,H] f32 or as given: base 2, with the
-    sink, -1e30 for a token without rows and sink. The other arguments are not needed.
+    Other arguments are not needed.
+
+    Returns:
+        out [B,Q,H,kv_lora_rank] or [T,H,kv_lora_rank]: bf16 for bf16 and e4m3 queries, else in their dtype.
+        With return_lse also lse: base 2, with the sink, -1e30 for a token without rows and sink. A token
+        without rows gets 0.
     """
     _require_supported(
         sparse_mla_top_k, skip_softmax_threshold_scale_factor, uses_shared_paged_kv_idx, enable_dcp
@@ -71,7 +81,7 @@ def trtllm_batch_decode_with_kv_cache_mla(
     flat = tokens_of(query, "query", kv_lora_rank + qk_rope_head_dim)
     rows = rows_of(block_tables, "block_tables", flat)
     if rows.shape[1] != sparse_mla_top_k:
-        raise invalid("block_tables.shape[-1]", rows.shape[1], f"{sparse_mla_top_k}, sparse_mla_top_k")
+        raise invalid("block_tables.shape[-1]", rows.shape[1], f"sparse_mla_top_k, {sparse_mla_top_k}")
     lengths = lengths_of(sparse_mla_top_k_lens, "sparse_mla_top_k_lens", flat)
     if lengths is None and seq_lens is not None:
         lengths = _bounds(seq_lens, Batch.of(query, cum_seq_lens_q), flat)
@@ -92,17 +102,22 @@ def trtllm_batch_decode_with_kv_cache_mla(
 def _require_supported(top_k, skips, shares, dcp):
     lists = isinstance(top_k, int) and top_k > 0
     for name, got, supported, wanted in (
-        ("sparse_mla_top_k", top_k, lists, "1 or more: smla attends only to listed rows"),
-        ("skip_softmax_threshold_scale_factor", skips, skips is None, "None: every listed row counts"),
-        ("uses_shared_paged_kv_idx", shares, shares, "True: V is part of the row of K"),
-        ("enable_dcp", dcp, not dcp, "False: merge the results of ranks with smla.merge"),
+        ("sparse_mla_top_k", top_k, lists, "1 or more, because smla only attends to listed rows"),
+        (
+            "skip_softmax_threshold_scale_factor",
+            skips,
+            skips is None,
+            "None, because every listed row counts",
+        ),
+        ("uses_shared_paged_kv_idx", shares, shares, "True, because V is part of the row of K"),
+        ("enable_dcp", dcp, not dcp, "False; merge the results of ranks with smla.merge"),
     ):
         if not supported:
             raise unsupported(name, got, wanted)
 
 
 def _bounds(seq_lens, batch, query):
-    """seq_lens as lengths [T] of the lists."""
+    """Returns seq_lens as lengths [T] of the lists."""
     if isinstance(seq_lens, torch.Tensor) and seq_lens.shape == (batch.requests,) != (batch.tokens,):
         require(seq_lens, "seq_lens", (torch.int32,), like=query)
         return batch.spread(seq_lens)
@@ -110,7 +125,7 @@ def _bounds(seq_lens, batch, query):
 
 
 def _lse_of(lse, query, flat) -> tuple[torch.Tensor, torch.Tensor]:
-    """(lse, lse as [T,H]): [T,H] or [B,Q,H] f32, new if None."""
+    """Returns (lse, lse as [T,H]) for lse [T,H] or [B,Q,H] f32; None creates a new tensor."""
     if lse is None:
         lse = torch.empty(flat.shape[:2], dtype=torch.float32, device=flat.device)
     nested = isinstance(lse, torch.Tensor) and lse.ndim == 3

@@ -9,11 +9,12 @@ __all__ = ["BatchSparseMLAPagedAttentionWrapper"]
 
 
 class BatchSparseMLAPagedAttentionWrapper:
-    """Sparse MLA over paged caches, for decode and prefill alike, on every device that smla runs on.
+    """Sparse MLA over paged caches for decode and prefill, on every device that smla supports.
 
-    max_num_tokens, max_num_heads: the most that `run` takes; they size the lse that it may return, which is
-    allocated once. d_v: values of the output per head, at most D. device: of the tensors; None: that of the
-    first query.
+    Args:
+        max_num_tokens, max_num_heads: maxima of `run`, for which an lse is allocated once.
+        d_v: output values per head, at most D.
+        device: device of the tensors. Default: device of the first query.
     """
 
     def __init__(
@@ -46,22 +47,29 @@ class BatchSparseMLAPagedAttentionWrapper:
         extra_topk_length: torch.Tensor | None = None,
         return_lse: bool = False,
     ) -> torch.Tensor | None:
-        """output[t,h] = softmax(sm_scale * q[t,h] . K) V over the listed rows of one cache or two together.
+        """Computes output[t,h] = softmax(sm_scale * q[t,h].K) V over the listed rows of one or two caches.
 
-        q: [T,H,D], [T,1,H,D] or [B,Q,H,D] bf16, f16, f32. kv_cache: records of 656 bytes (D 576) or 584
-        (D 512) as [pages,page,bytes], with or without a dimension of 1 for the KV head, or as [pages,bytes of
-        a page]; or rows of D values, bf16, f32 or e4m3. indices: [T,K] or [B,Q,K] i32, page * page size +
-        offset; below 0 or past the cache: a hole. topk_length: [T] i32; what stands behind is not read.
-        attn_sink: [H] f32, a natural-log logit. output: [T,H,d_v], or as q. extra_*: the second cache.
+        Args:
+            q: [T,H,D], [T,1,H,D] or [B,Q,H,D], bf16, f16 or f32.
+            kv_cache: records of 656 bytes (D 576) or 584 bytes (D 512) as [pages,page,bytes], with or without
+                a dimension of 1 for the KV head, or as [pages,bytes of a page]; or rows of D values of bf16,
+                f32 or e4m3.
+            indices: [T,K] or [B,Q,K] i32, page * page size + offset; rows below 0 or past the cache are
+                skipped.
+            output: [T,H,d_v], or with the leading dimensions of q.
+            topk_length: optional [T] i32; entries past it are not read.
+            attn_sink: optional [H] f32, a natural-log logit.
+            extra_kv_cache, extra_indices, extra_topk_length: optional second cache.
 
-        A token without rows gets 0. Returns None, or with return_lse [T,H] f32: base 2, with the sink, -1e30
-        for a token without rows and sink; a view of memory that the next call overwrites.
+        Returns:
+            None, or with return_lse [T,H] f32: base 2, with the sink, -1e30 for a token without rows and
+            sink. It is a view of memory that the next call overwrites. A token without rows gets output 0.
         """
         query = tokens_of(q, "q")
         tokens, heads, width = query.shape
         for name, got, most in zip(("tokens", "heads"), (tokens, heads), self._most, strict=True):
             if got > most:
-                raise invalid(f"q.shape: {name}", got, f"at most {most}, the wrapper's max_num_{name}")
+                raise invalid(f"q.shape: {name}", got, f"at most {most} (max_num_{name})")
         if self._d_v > width:
             raise invalid("d_v", self._d_v, f"at most {width}, the width of q")
         if output is None:
@@ -91,7 +99,7 @@ class BatchSparseMLAPagedAttentionWrapper:
         if self._out_lse is None:
             self._out_lse = self._new_lse(query.device)
         if self._out_lse.device != query.device:
-            raise invalid("q.device", query.device, f"{self._out_lse.device}, the wrapper's")
+            raise invalid("q.device", query.device, f"{self._out_lse.device}, as the wrapper")
         return self._out_lse[: query.shape[0], : query.shape[1]]
 
     def _new_lse(self, device):

@@ -1,7 +1,8 @@
 """FlashInfer's top-k calls on smla.select: `from smla.compat.flashinfer.topk import ...`.
 
-Rank: score descending, -0 = +0, NaN below -inf. Always deterministic, and safe in a CUDA graph.
-Alphabet: T rows of scores, N columns, k selected, R rows of P entries of a page table.
+Scores are ranked in descending order, with -0 = +0, and NaN below -inf. Results are always deterministic, and
+calls can be captured in a CUDA graph. Dimensions: T rows of scores, N columns, k selected columns, R rows of
+P entries of a page table.
 """
 
 from enum import IntEnum
@@ -18,7 +19,7 @@ _INT32_MAX = 2**31 - 1
 
 
 class TopKTieBreak(IntEnum):
-    """Which of equal scores are selected where k cuts them. NONE takes the smaller indices, as SMALL."""
+    """Selection among equal scores at rank k. NONE selects the lowest columns, as SMALL."""
 
     NONE = 0
     SMALL = 1
@@ -36,15 +37,21 @@ def top_k(
     tie_break: int = TopKTieBreak.NONE,
     dsa_graph_safe: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k largest of each row.
+    """Returns the k largest scores of each row.
 
-    input: [T,N] f32, f16, bf16. 1 <= k <= N. sorted: in the order of rank, equal scores by column; else by
-    column. tie_break: TopKTieBreak. deterministic, dsa_graph_safe: always so. Returns values [T,k] of input's
-    dtype and their columns [T,k] i64.
+    Args:
+        input: [T,N] f32, f16 or bf16.
+        k: 1 <= k <= N.
+        sorted: order by rank, and equal scores by column; otherwise, order by column.
+        deterministic, dsa_graph_safe: ignored, as results are always deterministic and safe in a CUDA graph.
+        tie_break: TopKTieBreak.
+
+    Returns:
+        values [T,k] in the dtype of input, and columns [T,k] i64.
     """
     _require_scores(input, k)
     if k > input.shape[1]:
-        raise invalid("k", k, f"at most {input.shape[1]}, the columns of input")
+        raise invalid("k", k, f"at most {input.shape[1]}, the number of columns of input")
     indices = _select(input, k, tie_break).long()
     values = input.gather(1, indices)
     if sorted:
@@ -72,13 +79,22 @@ def top_k_page_table_transform(
     out: torch.Tensor | None = None,
     out_raw_indices: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The k largest of columns [row_starts[t], row_starts[t] + lengths[t]), as slots of a paged cache.
+    """Selects the k largest of columns [row_starts[t], row_starts[t] + lengths[t]), as slots of a paged
+    cache.
 
-    input: [T,N] f32, f16, bf16. lengths, row_starts: [T] i32. src_page_table: [R,P] i32, pages of page_size
-    tokens, a power of two. Row t uses row row_to_batch[t] of the table ([T] i32; None: t), from entry
-    page_table_row_starts[t] on ([T] i32; None: row_starts, with pages of one token). out: [T,k] i32 slots,
-    page * page_size + offset, by column ascending, then -1; -1 too where the table has no page.
-    out_raw_indices: [T,k] i32, takes the columns, counted from row_starts. Returns out, by default new.
+    Args:
+        input: [T,N] f32, f16 or bf16.
+        src_page_table: [R,P] i32, pages of page_size tokens; page_size is a power of two.
+        lengths, row_starts: [T] i32.
+        row_to_batch: optional [T] i32: row of the table for each row of input. Default: t.
+        page_table_row_starts: optional [T] i32: first entry of the table's row. Default: row_starts, with
+            pages of one token.
+        out: [T,k] i32 slots, page * page_size + offset, by ascending column, padded with -1; also -1 if the
+            table has no page.
+        out_raw_indices: optional output [T,k] i32: columns minus row_starts[t].
+
+    Returns:
+        out.
     """
     tokens = _require_scores(input, k)
     require_int(page_size, "page_size", 1)
@@ -90,7 +106,7 @@ def top_k_page_table_transform(
     _require_rows(input, ("page_table_row_starts", page_table_row_starts), optional=True)
     if page_table_row_starts is None and row_starts is not None:
         if page_size > 1:
-            raise invalid("page_table_row_starts", None, "entries [T] i32, as row_starts counts tokens")
+            raise invalid("page_table_row_starts", None, "entries [T] i32, because row_starts counts tokens")
         page_table_row_starts = row_starts
     for name, buffer in (("out", out), ("out_raw_indices", out_raw_indices)):
         if buffer is not None:
@@ -98,7 +114,7 @@ def top_k_page_table_transform(
     if out is None:
         out = torch.empty((tokens, k), dtype=torch.int32, device=input.device)
     if out_raw_indices is not None and out_raw_indices.data_ptr() == out.data_ptr() != 0:
-        raise invalid("out_raw_indices", "the memory of out", "memory of its own")
+        raise invalid("out_raw_indices", "the memory of out", "separate memory")
     found = out if out_raw_indices is None else out_raw_indices
     columns = _select(input, k, tie_break, row_starts, lengths, found)
     if page_table_row_starts is not None:
@@ -118,9 +134,15 @@ def top_k_ragged_transform(
     dsa_graph_safe: bool = False,
     row_starts: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """offsets[t] + the k largest of columns [row_starts[t], row_starts[t] + lengths[t]), counted from there.
+    """Returns offsets[t] + c for the k largest of columns [row_starts[t], row_starts[t] + lengths[t]); c is
+    the column minus row_starts[t].
 
-    input: [T,N] f32, f16, bf16. offsets, lengths, row_starts: [T] i32. Returns [T,k] i32, ascending, then -1.
+    Args:
+        input: [T,N] f32, f16 or bf16.
+        offsets, lengths, row_starts: [T] i32.
+
+    Returns:
+        [T,k] i32, ascending, padded with -1.
     """
     _require_scores(input, k)
     _require_rows(input, ("offsets", offsets), ("lengths", lengths))
@@ -129,14 +151,16 @@ def top_k_ragged_transform(
 
 
 def _select(scores, k, tie_break, starts=None, ends=None, indices=None):
-    """[T,k] i32: the k best of `ends` columns from starts[t] on, counted from there: ascending, then -1."""
+    """Returns [T,k] i32: the k best of `ends` columns from starts[t] on, minus starts[t], ascending, padded
+    with -1.
+    """
     ties = one_of("tie_break", tie_break, _TIES)
     if starts is not None:
         ends = (ends.long() + starts).clamp(0, scores.shape[1]).int()
     windows = {"starts": starts, "ends": ends, "indices": indices}
     if ties != TopKTieBreak.LARGE:
         return stages.select(scores, k, relative=starts is not None, **windows).indices
-    # smla breaks ties in favor of the lowest id, so number the columns from the end.
+    # smla selects the lowest id of a tie, so number the columns from the end.
     last = scores.shape[1] - 1
     ids = torch.arange(last, -1, -1, dtype=torch.int32, device=scores.device).expand(scores.shape)
     found = stages.select(scores, k, ids=ids, **windows).indices
@@ -146,13 +170,13 @@ def _select(scores, k, tie_break, starts=None, ends=None, indices=None):
 
 
 def _shifted(indices, by):
-    """indices [T,k] + by [T], i32. -1 stays, and sums beyond int32 become -1."""
+    """Returns indices [T,k] + by [T], i32. -1 stays -1, and sums beyond int32 become -1."""
     moved = indices + by[:, None]
     return torch.where((indices < 0) | (moved > _INT32_MAX), -1, moved).int()
 
 
 def _ranks(values):
-    """Integers in the order of rank: -0 = +0, NaN the lowest."""
+    """Returns integers in the order of the values, with -0 = +0 and NaN lowest."""
     bits = (values.float() + 0.0).view(torch.int32)
     return torch.where(values.isnan(), -_INT32_MAX - 1, bits ^ ((bits >> 31) & _INT32_MAX))
 
@@ -166,7 +190,7 @@ def _require_scores(scores, k):
 
 
 def _require_rows(scores, *named, optional=False):
-    """A number per row of scores: [T] i32."""
+    """Requires a number per row of scores: [T] i32."""
     for name, values in named:
         if values is not None or not optional:
             require(values, name, (torch.int32,), (scores.shape[0],), like=scores)

@@ -1,11 +1,11 @@
-"""The functions that vLLM's sparse MLA backends call, under their own names and signatures, on smla's stages.
+"""Functions that vLLM's sparse MLA backends call, with vLLM's names and signatures, on smla's stages.
 
     from smla.compat.vllm_ops import concat_and_cache_mla, triton_convert_req_index_to_global_index
 
-docs/python/drop_in.md lists where vLLM calls each function, and which functions are not implemented.
-Tensors are PyTorch's, on a CPU or a GPU. Calls read nothing back from a GPU, so they may be captured in a
-CUDA graph. Errors: smla.InvalidArgument or smla.Unsupported, naming the argument. vLLM itself is not needed
-and not imported.
+docs/python/drop_in.md lists where vLLM calls each function, and which functions are not implemented. vLLM
+itself is not imported. Tensors are PyTorch tensors on a CPU or a GPU. Calls do not synchronize with a GPU, so
+they can be captured in a CUDA graph. Errors are smla.InvalidArgument or smla.Unsupported and name the
+argument.
 """
 
 from .attention import KV_SPLITS_CANDIDATES, triton_bf16_mla_sparse_interface, triton_mla_sparse_attention

@@ -1,7 +1,7 @@
 """Sparse attention over flat bf16 rows (vllm/v1/attention/ops/triton_mla_sparse_kernel.py,
 xpu_mla_sparse.py).
 
-Alphabet: T query tokens, H heads, K listed rows, S rows of keys.
+Dimensions: T query tokens, H heads, K listed rows, S rows of keys.
 """
 
 import torch
@@ -24,13 +24,16 @@ def triton_mla_sparse_attention(
     num_kv_splits: int | None = None,
     sm_count: int | None = None,
 ) -> torch.Tensor:
-    """Attention of q[t] over rows indices[t] of kv; a token without rows: 0. Returns [T,H,512] bf16.
+    """Returns the attention of q[t] over rows indices[t] of kv, [T,H,512] bf16; 0 for a token without rows.
 
-    q: [T,H,576] bf16. kv: [S,1,576] bf16, rows any distance apart. indices: [T,1,K] i32: below 0 or from S
-    on: no row. num_kv_splits, sm_count: hints of the original's launch; stage attend splits by shape.
+    Args:
+        q: [T,H,576] bf16.
+        kv: [S,1,576] bf16, with any row stride.
+        indices: [T,1,K] i32; rows below 0 or past S are skipped.
+        num_kv_splits, sm_count: launch hints of the original; ignored.
     """
     if num_kv_splits is not None and (num_kv_splits < 0 or num_kv_splits != int(num_kv_splits)):
-        raise invalid("num_kv_splits", num_kv_splits, "None, 0 or a number of splits")
+        raise invalid("num_kv_splits", num_kv_splits, "None or a number >= 0")
     return stages.attend(
         q,
         flat_rows(kv),
@@ -44,8 +47,11 @@ def triton_mla_sparse_attention(
 def triton_bf16_mla_sparse_interface(
     q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, sm_scale: float, d_v: int = 512
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """triton_mla_sparse_attention of the base class, with d_v values: (out [T,H,d_v] bf16, max_logits [T,H],
-    lse [T,H]), f32 in natural logarithms, -inf for a token without rows.
+    """Computes triton_mla_sparse_attention with d_v values per head.
+
+    Returns:
+        out [T,H,d_v] bf16, max_logits [T,H] and lse [T,H], f32 in natural logarithms, -inf for a token
+        without rows.
     """
     done = stages.attend(
         q,
@@ -61,7 +67,7 @@ def triton_bf16_mla_sparse_interface(
 
 
 def flat_rows(kv: torch.Tensor) -> Cache:
-    """[S,1,D] bf16 (or f32) rows, any distance apart, as a cache of pages of one row."""
+    """Returns [S,1,D] bf16 or f32 rows, with any stride, as a cache of pages of one row."""
     if kv.ndim != 3 or kv.shape[1] != 1 or kv.stride(2) != 1 or kv.dtype not in PLAIN:
         raise invalid(
             "kv",
@@ -73,5 +79,5 @@ def flat_rows(kv: torch.Tensor) -> Cache:
 
 def _rows(name, indices):
     if indices.ndim != 3 or indices.shape[1] != 1:
-        raise invalid(f"{name}.shape", list(indices.shape), "[tokens, 1, rows]: one head of keys")
+        raise invalid(f"{name}.shape", list(indices.shape), "[tokens, 1, rows]")
     return indices[:, 0]

@@ -1,9 +1,8 @@
 """Writing and gathering paged caches (vllm/_custom_ops.py;
 vllm/models/deepseek_v4/common/ops/cache_utils.py).
 
-Alphabet: T tokens, nb pages of bs tokens, R requests, MB blocks per request, N gathered rows. A slot is a row
-of the cache, page * bs + offset; a token with a slot below 0 is not written. Caches may be views, with pages
-any number of bytes apart.
+Dimensions: T tokens, nb pages of bs tokens, R requests, MB blocks per request, N gathered rows. A slot is a
+cache row, page * bs + offset; tokens with a negative slot are not written. Caches may have any page stride.
 """
 
 import torch
@@ -23,13 +22,15 @@ _BYTES = (torch.uint8, torch.float8_e4m3fn)
 
 
 def paged(data: torch.Tensor, formats: dict, block_size: int, name: str = "kv_cache", scale=None) -> Cache:
-    """A cache over [nb,bs,record] or [nb,bytes of a page]. formats: by the dtype, or the last extent."""
+    """Returns a cache over [nb,bs,record] or [nb,bytes of a page]. formats: by dtype, or by the last
+    dimension.
+    """
     key = data.dtype if data.dtype in formats else data.shape[-1]
     if key not in formats:
         raise invalid(f"{name}.shape", list(data.shape), f"records of {', '.join(map(str, formats))} bytes")
     page = data[:1]
     if not page.is_contiguous() or data.stride(0) < page.numel():
-        raise invalid(f"{name}.stride", data.stride(), "pages that are dense inside and do not overlap")
+        raise invalid(f"{name}.stride", data.stride(), "dense pages that do not overlap")
     apart = data.stride(0) * data.element_size()
     return open_cache(name, data, formats[key], block_size, page_stride_bytes=apart, scale=scale)
 
@@ -37,16 +38,18 @@ def paged(data: torch.Tensor, formats: dict, block_size: int, name: str = "kv_ca
 def latent_cache(
     kv_cache: torch.Tensor, kv_cache_dtype: str, scale: torch.Tensor | float | None = None
 ) -> Cache:
-    """vLLM's cache of V3.2 and GLM-5.x, [nb,bs,record], as a smla.Cache.
+    """Returns vLLM's cache of V3.2 and GLM-5.x, [nb,bs,record], as a smla.Cache.
 
-    kv_cache_dtype: "auto", "bfloat16": rows as they are (bf16, f32). "fp8", "fp8_e4m3": u8 or e4m3, value =
-    code * scale, a number or an f32 tensor of one element. "fp8_ds_mla": u8, 656 bytes (528 without rope).
+    Args:
+        kv_cache_dtype: "auto" or "bfloat16" for plain rows (bf16, f32); "fp8" or "fp8_e4m3" for u8 or e4m3
+            with value = code * scale; "fp8_ds_mla" for u8 records of 656 bytes (528 without rope).
+        scale: a number, or an f32 tensor of one element.
     """
     if kv_cache.ndim != 3:
         raise invalid("kv_cache.ndim", kv_cache.ndim, "3: [pages, tokens, record]")
     if kv_cache_dtype in ("auto", "bfloat16"):
         if kv_cache.dtype not in PLAIN:
-            wanted = "torch.bfloat16 or torch.float32: no record of attention caches holds it"
+            wanted = "torch.bfloat16 or torch.float32"
             raise unsupported("kv_cache.dtype", kv_cache.dtype, wanted)
         return paged(kv_cache, PLAIN, kv_cache.shape[1])
     if kv_cache_dtype not in ("fp8", "fp8_e4m3", "fp8_ds_mla"):
@@ -69,15 +72,17 @@ def concat_and_cache_mla(
 ) -> None:
     """Writes [kv_c | k_pe] of token t to row slot_mapping[t] of the cache.
 
-    kv_c: [>=T,512], k_pe: [>=T,64]; further tokens are padding. slot_mapping: [T] i64 or i32. kv_cache, its
-    dtype, scale (per-tensor fp8 alone; f32, one element): latent_cache. fp8_ds_mla gets scales that are
-    powers of two.
+    Args:
+        kv_c, k_pe: [>=T,512] and [>=T,64]; tokens from T on are padding.
+        kv_cache, kv_cache_dtype: as in latent_cache. fp8_ds_mla records get power-of-two scales.
+        slot_mapping: [T] i64 or i32.
+        scale: f32, one element; only for per-tensor fp8.
     """
-    if kv_cache.numel() == 0:  # a profiling run has no cache yet
+    if kv_cache.numel() == 0:  # a profiling run has no cache
         return
     cache = latent_cache(kv_cache, kv_cache_dtype, scale)
     if kv_cache_dtype == "auto" and kv_c.dtype is not kv_cache.dtype:
-        raise invalid("kv_c.dtype", kv_c.dtype, f"that of the cache, {kv_cache.dtype}")
+        raise invalid("kv_c.dtype", kv_c.dtype, f"{kv_cache.dtype}, as the cache")
     stages.write_kv(kv_c, slot_mapping, cache, tail=k_pe if k_pe.shape[-1] else None)
 
 
@@ -91,7 +96,10 @@ def quantize_and_insert_k_cache(
 ) -> None:
     """Writes k[t] to row slot_mapping[t] of V4's cache of 584-byte records.
 
-    k: [>=T,512]. k_cache: [nb,bs,584], or [nb,bytes of a page], u8. slot_mapping: [T] i64 or i32.
+    Args:
+        k: [>=T,512].
+        k_cache: u8 [nb,bs,584], or [nb,bytes of a page].
+        slot_mapping: [T] i64 or i32.
     """
     _check_fp8(is_ue8m0, use_fnuz)
     stages.write_kv(k, slot_mapping, _v4_cache(k_cache, block_size))
@@ -123,11 +131,15 @@ def dequantize_and_gather_k_cache(
     offset: int,
     use_fnuz: bool = False,
 ) -> None:
-    """out[r, offset + i] = token seq_lens[r] - gather_lens[r] + i of request r, dequantised. Other rows keep
-    their values.
+    """Copies token seq_lens[r] - gather_lens[r] + i of request r, dequantized, to out[r, offset + i].
 
-    out: [>=R,M,512] bf16. k_cache: V4's, [nb,bs,584] u8. seq_lens, gather_lens (None: all tokens): [R] i32.
-    block_table: [>=R,MB] i32. Each request is gathered by itself: rows of two are not adjacent in out.
+    Other rows of out are unchanged. Requests are not adjacent in out, so each request is gathered separately.
+
+    Args:
+        out: [>=R,M,512] bf16.
+        k_cache: V4's cache, [nb,bs,584] u8.
+        seq_lens, gather_lens: [R] i32. Default of gather_lens: all tokens.
+        block_table: [>=R,MB] i32.
     """
     _check_fp8(True, use_fnuz)
     cache, lens = _v4_cache(k_cache, block_size), seq_lens if gather_lens is None else gather_lens
@@ -149,11 +161,14 @@ def cp_gather_and_upconvert_fp8_kv_cache(
     batch_size: int,
     seq_starts: torch.Tensor | None = None,
 ) -> None:
-    """Copies request r's tokens from seq_starts[r] on, dequantised, to rows [workspace_starts[r],
+    """Copies request r's tokens from seq_starts[r] on, dequantized, to rows [workspace_starts[r],
     workspace_starts[r + 1]) of dst.
 
-    src_cache: [nb,bs,656] u8 (528 without rope). dst: [N,576] bf16; the last request's rows end at N.
-    block_table: [>=R,MB] i32, R = batch_size. workspace_starts, seq_starts (None: 0): [>=R] i32.
+    Args:
+        src_cache: [nb,bs,656] u8 (528 without rope).
+        dst: [N,576] bf16; the last request's rows end at N.
+        block_table: [>=R,MB] i32, R = batch_size.
+        workspace_starts, seq_starts: [>=R] i32. Default of seq_starts: 0.
     """
     cache = latent_cache(src_cache, "fp8_ds_mla")
     end = workspace_starts.new_full((1,), dst.shape[0])
@@ -167,7 +182,7 @@ def cp_gather_and_upconvert_fp8_kv_cache(
 
 
 def index_cache(kv_cache: torch.Tensor, name: str = "kv_cache") -> Cache:
-    """vLLM's cache of index keys, [nb,bs,132] or [nb,bs,1,132] u8, as a smla.Cache."""
+    """Returns vLLM's cache of index keys, [nb,bs,132] or [nb,bs,1,132] u8, as a smla.Cache."""
     if kv_cache.ndim not in (3, 4) or kv_cache.shape[2:-1].numel() != 1 or kv_cache.dtype not in _BYTES:
         raise invalid(name, f"{kv_cache.dtype} {list(kv_cache.shape)}", "torch.uint8 [pages, tokens, 132]")
     return paged(kv_cache, {132: "index_fp8_132"}, kv_cache.shape[1], name)
@@ -180,15 +195,19 @@ def indexer_k_quant_and_cache(
     quant_block_size: int,
     kv_cache_dtype: str,
 ) -> None:
-    """Writes index key k[t], quantised with one scale, to row slot_mapping[t].
+    """Writes index key k[t], quantized with one scale, to row slot_mapping[t].
 
-    k: [>=T,128]. kv_cache: [nb,bs,132] u8. slot_mapping: [T] i64 or i32. quant_block_size: 128.
-    kv_cache_dtype, the format of scales: "ue8m0", powers of two held as f32.
+    Args:
+        k: [>=T,128].
+        kv_cache: [nb,bs,132] u8.
+        slot_mapping: [T] i64 or i32.
+        quant_block_size: 128.
+        kv_cache_dtype: format of scales, "ue8m0": powers of two, stored as f32.
     """
     if quant_block_size != 128:
-        raise invalid("quant_block_size", quant_block_size, "128, one scale per key")
+        raise invalid("quant_block_size", quant_block_size, "128 (one scale per key)")
     if kv_cache_dtype != "ue8m0":
-        wanted = '"ue8m0", scales that are powers of two'
+        wanted = '"ue8m0" (power-of-two scales)'
         raise unsupported("kv_cache_dtype", repr(kv_cache_dtype), wanted)
     stages.write_index(k, slot_mapping, index_cache(kv_cache))
 
@@ -202,8 +221,12 @@ def cp_gather_indexer_k_quant_cache(
 ) -> None:
     """Copies codes and scales of request r's index keys to rows [cu_seq_lens[r], cu_seq_lens[r + 1]).
 
-    kv_cache: [nb,bs,132] u8. dst_k: [N,128] u8 or e4m3. dst_scale: [N,4] u8, or f32 [N,1] or [N].
-    block_table: [>=R,MB] i32. cu_seq_lens: [R+1] i32; rows from its last entry on keep their values.
+    Args:
+        kv_cache: [nb,bs,132] u8.
+        dst_k: [N,128] u8 or e4m3.
+        dst_scale: [N,4] u8, or f32 [N,1] or [N].
+        block_table: [>=R,MB] i32.
+        cu_seq_lens: [R+1] i32; rows from its last entry on are unchanged.
     """
     if dst_k.ndim != 2 or dst_k.dtype not in _BYTES:
         raise invalid(
@@ -220,7 +243,7 @@ def cp_gather_indexer_k_quant_cache(
 
 
 def _scale_view(name, scales):
-    """f32 [N] of [N,4] bytes, [N,1] or [N]: a view."""
+    """Returns a view f32 [N] of [N,4] bytes, [N,1] or [N]."""
     view = scales
     if scales.dtype is torch.uint8 and scales.ndim == 2 and scales.shape[1] == 4 and scales.stride(1) == 1:
         view = scales.view(torch.float32)
@@ -228,6 +251,6 @@ def _scale_view(name, scales):
         view = view[:, 0]
     if view.dtype is not torch.float32 or view.ndim != 1:
         raise invalid(
-            name, f"{scales.dtype} {list(scales.shape)}", "torch.float32, one per row, or its 4 bytes"
+            name, f"{scales.dtype} {list(scales.shape)}", "one torch.float32 per row, or its 4 bytes"
         )
     return view

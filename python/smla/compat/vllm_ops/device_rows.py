@@ -1,7 +1,7 @@
-"""smla.rows for tensors of a GPU: the same functions, arguments and results, by smla.map and PyTorch.
+"""smla.rows for tensors on a GPU: the same functions, arguments and results, on smla.map and PyTorch.
 
-Nothing is read back, so calls may be captured in a CUDA graph. smla.rows refuses bad values by name. Here
-values are on the device and are not checked: a token with a bad value gets holes.
+Calls do not synchronize with the GPU, so they can be captured in a CUDA graph. Unlike smla.rows, they do not
+check values: a token with an invalid value gets masked entries (-1).
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def request_rows(
     rows: torch.Tensor | None = None,
     counts: torch.Tensor | None = None,
 ) -> Rows:
-    """smla.rows.request_rows."""
+    """Same as smla.rows.request_rows."""
     local = local_positions(positions, max(ranks, 1), rank, max(interleave, 1))
     found = map(local, request_of_token, block_table, page_tokens=page_tokens, page_rows=page_rows)
     if workspace_of_token is not None:
@@ -52,9 +52,9 @@ def _into(out, values):
 
 
 def local_positions(positions, ranks, rank, interleave):
-    """Positions in the numbering of this context-parallel rank; -1 for positions of other ranks.
+    """Returns positions in the numbering of this context-parallel rank, or -1 for positions of other ranks.
 
-    Groups of `interleave` tokens go to the ranks in turn.
+    Groups of `interleave` tokens are assigned to the ranks round-robin.
     """
     if ranks == 1:
         return positions
@@ -64,7 +64,9 @@ def local_positions(positions, ranks, rank, interleave):
 
 
 def _workspace_rows(local, past_table, workspace_of_token, workspace_starts):
-    """workspace_starts[w] + p; -1 for holes, positions past the table and workspaces that do not exist."""
+    """Returns workspace_starts[w] + p, or -1 for masked entries, positions past the table and invalid
+    workspaces.
+    """
     count = workspace_starts.shape[0]
     starts = torch.cat([workspace_starts.clamp(min=0), workspace_starts.new_full((1,), -1)]).long()
     start = starts[workspace_of_token.clamp(0, count).long()][:, None]
@@ -74,13 +76,13 @@ def _workspace_rows(local, past_table, workspace_of_token, workspace_starts):
 
 
 def _compacted(rows):
-    """Moves holes behind the rows. Rows keep their order."""
+    """Moves masked entries to the end and keeps the order of the rows."""
     order = (rows < 0).to(torch.uint8).argsort(dim=1, stable=True)
     return rows.gather(1, order)
 
 
 def split_context(positions: torch.Tensor, context_lens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """smla.rows.split_context."""
+    """Same as smla.rows.split_context."""
     lens = context_lens[:, None]
     inside = (positions >= 0) & (positions < lens)
     behind = (positions >= 0) & (positions >= lens)
@@ -88,7 +90,7 @@ def split_context(positions: torch.Tensor, context_lens: torch.Tensor) -> tuple[
 
 
 def lse_from_log2(log2_lse: torch.Tensor) -> torch.Tensor:
-    """smla.rows.lse_from_log2."""
+    """Same as smla.rows.lse_from_log2."""
     return log2_lse * 0.6931471805599453
 
 
@@ -104,7 +106,7 @@ def combined_rows(
     stride: int,
     entries: int,
 ) -> Rows:
-    """smla.rows.combined_rows, with a width of topk + window rounded up to 128."""
+    """Same as smla.rows.combined_rows, with topk + window columns, rounded up to 128."""
     tokens, device = selected.shape[0], selected.device
     rows = torch.full((tokens, (topk + window + 127) // 128 * 128), -1, dtype=torch.int32, device=device)
     if tokens == 0 or seq_lens.shape[0] == 0:
@@ -115,7 +117,7 @@ def combined_rows(
     alive = request < seq_lens.shape[0]
     request = request.clamp(max=seq_lens.shape[0] - 1)
     length = seq_lens[request]
-    position = torch.where(alive, length - ends[request] + token, -1)  # -1: the token lists nothing
+    position = torch.where(alive, length - ends[request] + token, -1)  # -1: the token has no rows
     listed, windowed = (n[:, None] for n in _prefill_columns(position, ratio, topk, window))
     first_row = (stride * request).int()[:, None]
 
@@ -126,13 +128,13 @@ def combined_rows(
     step = torch.arange(window, dtype=torch.int32, device=device)
     behind = position[:, None] - windowed + 1 + step - (length - gather_lens[request])[:, None]
     inside = (step < windowed) & (behind >= 0)
-    # Columns behind the window get -1, which they hold already. listed + window stays within the width.
+    # Columns after the window are already -1 and are set to -1. listed + window is at most the width.
     rows.scatter_(1, (listed + step).long(), torch.where(inside, first_row + entries + behind, -1))
     return Rows(rows, (listed + windowed).flatten())
 
 
 def _prefill_columns(position, ratio, topk, window):
-    """How many entries and how many window tokens a token at `position` lists."""
+    """Returns how many entries and how many window tokens a token at `position` lists."""
     visible = (position + 1) // ratio if ratio else torch.zeros_like(position)
     return visible.clamp(max=topk), (position + 1).clamp(max=window)
 
@@ -157,7 +159,7 @@ def mixed_rows(
     local: bool,
     tokens: int,
 ) -> Rows:
-    """smla.rows.mixed_rows."""
+    """Same as smla.rows.mixed_rows."""
     decodes = decode_window_rows.shape[0]
     wide = 0 if decode_entries is None else decode_entries.shape[1]
     device = decode_window_rows.device
@@ -198,7 +200,9 @@ def mixed_rows(
 
 
 def _prefill_positions(first, request, query_start_loc, seq_lens):
-    """Positions of prefill tokens, which begin at token `first` of the batch; -1 for tokens of no request."""
+    """Returns positions of prefill tokens, which begin at token `first` of the batch; -1 for tokens of no
+    request.
+    """
     token = torch.arange(first, first + request.shape[0], dtype=torch.int32, device=request.device)
     known = request.clamp(0, seq_lens.shape[0] - 1).long()
     position = seq_lens[known] - (query_start_loc[known + 1] - token)

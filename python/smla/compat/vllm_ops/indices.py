@@ -1,9 +1,9 @@
-"""From the positions that an indexer selected to the rows that attention reads
+"""Conversion of positions that an indexer selected to rows that attention reads
 (vllm/v1/attention/backends/mla/sparse_utils.py, flashmla_sparse.py;
 vllm/models/deepseek_v4/common/ops/cache_utils.py).
 
-Alphabet: T query tokens, K columns, R requests, MB blocks per request. All index tensors are i32; a hole is
--1.
+Dimensions: T query tokens, K columns, R requests, MB blocks per request. All index tensors are i32; masked
+entries are -1.
 """
 
 import torch
@@ -18,12 +18,12 @@ __all__ += ["triton_convert_req_index_to_global_index", "triton_filter_and_conve
 
 
 def rows_on(tensor: torch.Tensor):
-    """The module for the tensor: smla.rows, or device_rows for those of a GPU."""
+    """Returns the module for the tensor's device: device_rows for a GPU, else smla.rows."""
     return device_rows if tensor.is_cuda else host_rows
 
 
 def check_ints(ndim: int, **tensors: torch.Tensor) -> None:
-    """Refuses tensors that are not i32, or not of this number of dimensions, as the original asserts."""
+    """Requires i32 tensors of this number of dimensions, as the original asserts."""
     for name, tensor in tensors.items():
         if tensor.dtype is not torch.int32:
             raise invalid(f"{name}.dtype", tensor.dtype, "torch.int32")
@@ -35,9 +35,9 @@ def _check_conversion(req_id, block_table, token_indices, width):
     check_ints(1, req_id=req_id)
     check_ints(2, block_table=block_table, token_indices=token_indices)
     if token_indices.shape[1] != width:
-        raise invalid("NUM_TOPK_TOKENS", width, f"the width of token_indices, {token_indices.shape[1]}")
+        raise invalid("NUM_TOPK_TOKENS", width, f"{token_indices.shape[1]}, the width of token_indices")
     if req_id.shape[0] != token_indices.shape[0]:
-        raise invalid("req_id.shape[0]", req_id.shape[0], f"{token_indices.shape[0]}, those of token_indices")
+        raise invalid("req_id.shape[0]", req_id.shape[0], f"{token_indices.shape[0]}, as token_indices")
 
 
 def triton_convert_req_index_to_global_index(
@@ -56,21 +56,27 @@ def triton_convert_req_index_to_global_index(
     *,
     BLOCK_STRIDE_ROWS: int | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Rows of positions: block_table[req_id[t], p // BLOCK_SIZE] * BLOCK_STRIDE_ROWS + p % BLOCK_SIZE, [T,K].
+    """Returns rows [T,K]: block_table[req_id[t], p // BLOCK_SIZE] * BLOCK_STRIDE_ROWS + p % BLOCK_SIZE.
 
-    req_id: [T]. block_table: [R,MB]. token_indices: [T,K], positions of the request. A position below 0 or
-    past the table gives -1, and so does a block id below 0. BLOCK_STRIDE_ROWS: rows between pages, None:
-    BLOCK_SIZE. HAS_PREFILL_WORKSPACE: tokens with prefill_workspace_request_ids[t] = w >= 0 ([T]) get
-    prefill_workspace_starts[w] + p instead. return_valid_counts: also the number of rows that are not -1,
-    [T]. NUM_TOPK_TOKENS must be K. BLOCK_N, a tile of the original's kernel, is ignored: K may have any
-    value.
+    Negative positions, positions past the table and negative block ids give -1.
+
+    Args:
+        req_id: [T].
+        block_table: [R,MB].
+        token_indices: [T,K], positions of the request.
+        NUM_TOPK_TOKENS: K.
+        BLOCK_N: ignored tile size of the original; K is unrestricted.
+        HAS_PREFILL_WORKSPACE: tokens with w = prefill_workspace_request_ids[t] >= 0 get
+            prefill_workspace_starts[w] + p instead.
+        return_valid_counts: also return the number of valid rows, [T].
+        BLOCK_STRIDE_ROWS: rows between pages. Default: BLOCK_SIZE.
     """
     _check_conversion(req_id, block_table, token_indices, NUM_TOPK_TOKENS)
     workspaces = {}
     if HAS_PREFILL_WORKSPACE:
         if prefill_workspace_request_ids is None or prefill_workspace_starts is None:
             raise invalid(
-                "prefill_workspace_request_ids", None, "them and their starts, with HAS_PREFILL_WORKSPACE"
+                "prefill_workspace_request_ids", None, "ids and starts, because HAS_PREFILL_WORKSPACE is set"
             )
         workspaces = {
             "workspace_of_token": prefill_workspace_request_ids,
@@ -103,14 +109,17 @@ def triton_filter_and_convert_dcp_index(
     return_valid_counts: bool = False,
     compact_valid_to_front: bool = True,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Rows of the positions that a context-parallel rank holds, in its own numbering; -1 for other ranks'.
+    """Returns rows of the positions of a context-parallel rank, in its local numbering, and -1 for positions
+    of other ranks.
 
-    compact_valid_to_front: moves rows to the front and keeps their order; with one rank nothing moves. Other
-    arguments and results: triton_convert_req_index_to_global_index.
+    Other arguments and results are the same as in triton_convert_req_index_to_global_index.
+
+    Args:
+        compact_valid_to_front: move valid rows to the front in the same order; with one rank, nothing moves.
     """
     _check_conversion(req_id, block_table, token_indices, NUM_TOPK_TOKENS)
     if dcp_size < 1 or not 0 <= dcp_rank < dcp_size:
-        raise invalid("dcp_rank", f"{dcp_rank} of {dcp_size}", "a rank below dcp_size, which is at least 1")
+        raise invalid("dcp_rank", f"{dcp_rank} of {dcp_size}", "0 <= dcp_rank < dcp_size")
     if cp_kv_cache_interleave_size < 1 or BLOCK_SIZE % cp_kv_cache_interleave_size:
         raise invalid(
             "cp_kv_cache_interleave_size", cp_kv_cache_interleave_size, f"a divisor of {BLOCK_SIZE}"
@@ -135,10 +144,15 @@ def compute_global_topk_indices_and_lens(
     block_size: int,
     is_valid_token: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of compressed entries, [T,K], and the number of each token, [T]: 0 for a token that is not valid.
+    """Returns rows of compressed entries, [T,K], and their number per token, [T], which is 0 for invalid
+    tokens.
 
-    topk_indices: [T,K], entries of the request. token_to_req_indices, is_valid_token (bool): [>=T], requests
-    of the whole batch. block_size: entries per page. Rows of tokens that are not valid are converted too.
+    Rows of invalid tokens are also converted.
+
+    Args:
+        topk_indices: [T,K], entries of the request.
+        token_to_req_indices, is_valid_token: [>=T], i32 and bool: requests of the whole batch.
+        block_size: entries per page.
     """
     check_ints(2, topk_indices=topk_indices, block_table=block_table)
     check_ints(1, token_to_req_indices=token_to_req_indices)
@@ -154,7 +168,7 @@ def compute_global_topk_indices_and_lens(
 
 
 def as_bytes(name: str, flags: torch.Tensor) -> torch.Tensor:
-    """One-dimensional booleans as u8."""
+    """Returns one-dimensional bools as u8."""
     if flags.dtype not in (torch.bool, torch.uint8) or flags.ndim != 1:
         raise invalid(name, f"{flags.dtype} {list(flags.shape)}", "torch.bool, one per token")
     return flags.view(torch.uint8)
@@ -171,19 +185,25 @@ def combine_topk_swa_indices(
     M: int,
     N: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of prefill tokens in a gathered workspace, and their lengths: the selected entries, immediately
-    followed by the window, then -1. [T, topk + window_size rounded up to 128], [T].
+    """Returns rows of prefill tokens in a gathered workspace, and their lengths.
 
-    topk_indices: [T,>=topk], entries of the request. query_start_loc: [B+1] of the chunk, from any base.
-    seq_lens, gather_lens: [B]. Request b has rows [M b, M (b + 1)): N of entries, then its last
-    gather_lens[b] tokens.
+    Request b has workspace rows [M b, M (b + 1)): N rows of entries, then its last gather_lens[b] tokens.
+
+    Args:
+        topk_indices: [T,>=topk], entries of the request.
+        query_start_loc: [B+1] of the chunk, beginning with any number.
+        seq_lens, gather_lens: [B].
+
+    Returns:
+        rows [T, topk + window_size rounded up to 128]: selected entries, then the window, then -1; and
+        lengths [T].
     """
     check_ints(2, topk_indices=topk_indices)
     check_ints(1, query_start_loc=query_start_loc, seq_lens=seq_lens, gather_lens=gather_lens)
     if M * seq_lens.shape[0] > 2**31 - 1:
-        raise invalid("M", M, f"rows of {seq_lens.shape[0]} requests within i32")
+        raise invalid("M", M, f"a number for which rows of {seq_lens.shape[0]} requests fit in i32")
     if topk > topk_indices.shape[1]:
-        raise invalid("topk", topk, f"at most the width of topk_indices, {topk_indices.shape[1]}")
+        raise invalid("topk", topk, f"at most {topk_indices.shape[1]}, the width of topk_indices")
     found = rows_on(topk_indices).combined_rows(
         topk_indices,
         query_start_loc,
@@ -216,14 +236,20 @@ def build_flashinfer_mixed_sparse_indices(
     decode_compressed_indices_are_local: bool = False,
     decode_is_valid_token: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of a mixed batch, decode tokens first: window_size columns of the window cache, then the
-    compressed ones; and lengths, which count the whole window. [Td+Tp, window_size + P], P = max(topk, Kd)
-    rounded up to 4; [Td+Tp].
+    """Returns rows of a batch with decode tokens first, and lengths, which always include the whole window.
 
-    decode_swa_indices: [Td,window_size] rows. decode_compressed_indices: [Td,Kd], entries of the request
-    (local, with decode_is_valid_token [>=Td] bool), or rows, decode_compressed_topk_lens [>=Td] of which
-    count (None: Kd). prefill_topk_indices: [Tp,>=topk] entries. query_start_loc: [R+1], seq_lens: [R],
-    token_to_req_indices: [>=Td+Tp]. Local entries are compacted, so that a length covers a prefix.
+    Args:
+        decode_swa_indices: [Td,window_size] rows.
+        decode_compressed_indices: [Td,Kd], entries of the request (local), or rows.
+        decode_compressed_topk_lens: [>=Td], lengths of rows. Default: Kd.
+        decode_is_valid_token: [>=Td] bool, for local entries. Local entries are compacted, so that a length
+            covers a prefix.
+        prefill_topk_indices: [Tp,>=topk] entries.
+        query_start_loc, seq_lens, token_to_req_indices: [R+1], [R] and [>=Td+Tp].
+
+    Returns:
+        rows [Td+Tp, window_size + P], P = max(topk, Kd) rounded up to 4: window_size columns of the window
+        cache, then compressed entries; and lengths [Td+Tp].
     """
     check_ints(2, decode_swa_indices=decode_swa_indices, prefill_topk_indices=prefill_topk_indices)
     check_ints(
@@ -239,7 +265,7 @@ def build_flashinfer_mixed_sparse_indices(
     local = decode_compressed_indices_are_local and entries is not None and entries.shape[1] > 0
     if local:
         if decode_is_valid_token is None:
-            raise invalid("decode_is_valid_token", None, "one flag per decode token, as entries are local")
+            raise invalid("decode_is_valid_token", None, "one flag per decode token for local entries")
         valid, lens = as_bytes("decode_is_valid_token", decode_is_valid_token), None
     elif lens is not None:
         check_ints(1, decode_compressed_topk_lens=lens)
@@ -269,26 +295,28 @@ def build_flashinfer_mixed_sparse_indices(
 def _check_mixed(decode_swa_indices, window, prefill_topk_indices, topk, token_to_req_indices):
     tokens = decode_swa_indices.shape[0] + prefill_topk_indices.shape[0]
     if decode_swa_indices.shape[1] != window:
-        raise invalid("decode_swa_indices.shape[1]", decode_swa_indices.shape[1], f"window_size, {window}")
+        raise invalid("decode_swa_indices.shape[1]", decode_swa_indices.shape[1], f"{window}, window_size")
     if prefill_topk_indices.shape[0] and topk > prefill_topk_indices.shape[1]:
         raise invalid(
-            "topk", topk, f"at most the width of prefill_topk_indices, {prefill_topk_indices.shape[1]}"
+            "topk", topk, f"at most {prefill_topk_indices.shape[1]}, the width of prefill_topk_indices"
         )
     if token_to_req_indices.shape[0] < tokens:
         raise invalid(
-            "token_to_req_indices.shape[0]", token_to_req_indices.shape[0], f"{tokens} tokens or more"
+            "token_to_req_indices.shape[0]", token_to_req_indices.shape[0], f"at least {tokens} tokens"
         )
 
 
 def filter_prefill_indices(
     indices: torch.Tensor, prefill_context_lengths: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Splits positions into those of the cached context and those of the new tokens, which count from 0.
+    """Splits positions into positions of the cached context and of the new tokens, which are counted from 0.
 
-    A column that belongs to the one result is -1 in the other. In the original this is a method of
-    FlashMLASparseDecodeAndContextMetadata, and prefill_context_lengths its field.
+    An entry that belongs to one result is -1 in the other. In the original, this is a method of
+    FlashMLASparseDecodeAndContextMetadata, and prefill_context_lengths is its field.
 
-    indices: [T,K]. prefill_context_lengths: [T].
+    Args:
+        indices: [T,K].
+        prefill_context_lengths: [T].
     """
     check_ints(2, indices=indices)
     check_ints(1, prefill_context_lengths=prefill_context_lengths)
@@ -298,7 +326,7 @@ def filter_prefill_indices(
 
 
 def lse2_to_lse(lse_base2: torch.Tensor) -> torch.Tensor:
-    """ln 2 * lse_base2, f32, of any shape."""
+    """Returns ln 2 * lse_base2, f32, in the same shape."""
     lse = lse_base2.float()
     return rows_on(lse).lse_from_log2(lse.reshape(-1, 1)).view(lse.shape)
 

@@ -1,6 +1,6 @@
 """Indexer logits and top-k (vllm/v1/attention/ops/mqa_logits_triton.py, vllm/_custom_ops.py).
 
-Alphabet: M query tokens, H index heads, D = 128 channels, N keys, B requests of next_n tokens each.
+Dimensions: M query tokens, H index heads, D = 128 channels, N keys, B requests of next_n tokens each.
 """
 
 import torch
@@ -23,12 +23,17 @@ def fp8_mqa_logits_triton(
     cu_seqlen_ks: torch.Tensor,
     cu_seqlen_ke: torch.Tensor,
 ) -> torch.Tensor:
-    """logits[m,n] = sum_h weights[m,h] * relu(q[m,h] . k[n]) * scale[n] for ks[m] <= n < ke[m], else -inf.
-    [M,N] f32.
+    """Returns logits [M,N] f32: scale[n] * sum_h weights[m,h] * relu(q[m,h].k[n]) for ks[m] <= n < ke[m],
+    else -inf.
 
-    q: [M,H,D] e4m3. kv: (keys [N,D] e4m3, scales f32, N of them). weights: [M,H] f32. cu_seqlen_ks,
-    cu_seqlen_ke: [M] i32. Products are summed in f32 (on Hopper those of e4m3 with about 14 bits) and scaled
-    last; the original rounds scaled keys to bf16 first.
+    Products are summed in f32 (for e4m3 on Hopper with about 14 bits), then scaled. The original rounds
+    scaled keys to bf16 first.
+
+    Args:
+        q: [M,H,D] e4m3.
+        kv: keys [N,D] e4m3 and N scales, f32.
+        weights: [M,H] f32.
+        cu_seqlen_ks, cu_seqlen_ke: [M] i32.
     """
     keys, columns = _ragged_keys(*kv), kv[0].shape[0]
     return stages.score(
@@ -37,7 +42,7 @@ def fp8_mqa_logits_triton(
 
 
 def _ragged_keys(codes, scales):
-    """One page of all keys: their codes, then their scales. A copy of 132 bytes per key."""
+    """Returns one page of all keys, with their codes, then their scales. Copies 132 bytes per key."""
     if codes.ndim != 2 or codes.shape[1] != _INDEX_DIM or codes.element_size() != 1:
         wanted = f"torch.float8_e4m3fn [keys, {_INDEX_DIM}]"
         raise invalid("kv[0]", f"{codes.dtype} {list(codes.shape)}", wanted)
@@ -57,11 +62,16 @@ def fp8_paged_mqa_logits_triton(
     block_tables: torch.Tensor,
     max_model_len: int,
 ) -> torch.Tensor:
-    """fp8_mqa_logits_triton over a paged cache: token j of request b sees keys up to its own position,
-    context_lens[b] - next_n + j. [B * next_n, max_model_len] f32, -inf elsewhere.
+    """Returns fp8_mqa_logits_triton over a paged cache, [B * next_n, max_model_len] f32.
 
-    q: [B,next_n,H,D] e4m3. kv_cache: [nb,bs,1,132] u8. weights: [B * next_n,H] f32. context_lens: [B] i32, or
-    [B,next_n]: how many keys each token sees. block_tables: [>=B,MB] i32.
+    Token j of request b sees keys up to its position, context_lens[b] - next_n + j. Other columns are -inf.
+
+    Args:
+        q: [B,next_n,H,D] e4m3.
+        kv_cache: [nb,bs,1,132] u8.
+        weights: [B * next_n,H] f32.
+        context_lens: [B] i32, or [B,next_n]: number of keys that each token sees.
+        block_tables: [>=B,MB] i32.
     """
     if q.ndim != 4:
         raise invalid("q.ndim", q.ndim, "4: [requests, tokens, heads, 128]")
@@ -80,7 +90,7 @@ def fp8_paged_mqa_logits_triton(
 
 
 def _visible_keys(lens, batch, next_n):
-    """[B * next_n] i32: how many keys each token sees."""
+    """Returns how many keys each token sees, [B * next_n] i32."""
     if lens.dtype is not torch.int32 or lens.shape not in ((batch,), (batch, next_n)):
         raise invalid("context_lens", f"{lens.dtype} {list(lens.shape)}", f"torch.int32 [{batch}]")
     if lens.ndim == 1:
@@ -89,7 +99,7 @@ def _visible_keys(lens, batch, next_n):
 
 
 def warmup_fp8_mqa_logits_triton(num_heads: int, head_dim: int, device: torch.device) -> None:
-    """Loads what fp8_mqa_logits_triton needs, for captures. It neither tunes nor computes."""
+    """Loads the kernels of fp8_mqa_logits_triton, so that a CUDA graph can capture it. Computes nothing."""
     q, weights, bounds = _warmup_queries((1, num_heads, head_dim), device)
     kv = torch.empty(1, head_dim, dtype=torch.float8_e4m3fn, device=device), weights.new_empty(1)
     prepare_call(fp8_mqa_logits_triton, q, kv, weights, bounds, bounds)
@@ -98,7 +108,9 @@ def warmup_fp8_mqa_logits_triton(num_heads: int, head_dim: int, device: torch.de
 def warmup_fp8_paged_mqa_logits_triton(
     num_heads: int, head_dim: int, block_size: int, device: torch.device
 ) -> None:
-    """Loads what fp8_paged_mqa_logits_triton needs, for captures. It neither tunes nor computes."""
+    """Loads the kernels of fp8_paged_mqa_logits_triton, so that a CUDA graph can capture it. Computes
+    nothing.
+    """
     q, weights, lens = _warmup_queries((1, 1, num_heads, head_dim), device)
     cache = torch.empty(1, block_size, 1, head_dim + 4, dtype=torch.uint8, device=device)
     prepare_call(fp8_paged_mqa_logits_triton, q, cache, weights, lens, lens[:, None], block_size)
@@ -119,11 +131,13 @@ def top_k_per_row_prefill(
     stride1: int,
     topk_tokens: int,
 ) -> None:
-    """raw_topk_indices[m] = the best topk_tokens columns of logits[m, ks[m]:ke[m]], counted from ks[m]; then
-    -1.
+    """Selects the topk_tokens columns of logits[m, ks[m]:ke[m]] with the largest scores.
 
-    logits: [>=M,N] f32, M = num_rows, with these strides. cu_seqlen_ks, cu_seqlen_ke: [>=M] i32.
-    raw_topk_indices: [>=M,>=topk_tokens] i32. Ascending by index; ties go to the lowest.
+    Args:
+        logits: [>=M,N] f32, M = num_rows, with strides stride0 and stride1.
+        cu_seqlen_ks, cu_seqlen_ke: [>=M] i32.
+        raw_topk_indices: output [>=M,>=topk_tokens] i32: columns minus ks[m], ascending, padded with -1. Ties
+            select the lowest column.
     """
     _check_strides(logits, stride0, stride1)
     _select(logits, cu_seqlen_ks[:num_rows], cu_seqlen_ke[:num_rows], raw_topk_indices, num_rows, topk_tokens)
@@ -139,10 +153,14 @@ def top_k_per_row_decode(
     stride1: int,
     topk_tokens: int,
 ) -> None:
-    """raw_topk_indices[m] = the best topk_tokens columns of logits[m] that the token sees; then -1.
+    """Selects the topk_tokens columns of logits[m] with the largest scores among the columns that the token
+    sees.
 
-    Row m is token m % next_n of request m // next_n, and sees seq_len - next_n + m % next_n + 1 columns.
-    seq_lens: [B] i32, or [B,next_n]: the columns each sees. Others: top_k_per_row_prefill.
+    Row m is token m % next_n of request m // next_n. It sees seq_len - next_n + m % next_n + 1 columns. Other
+    arguments are the same as in top_k_per_row_prefill.
+
+    Args:
+        seq_lens: [B] i32, or [B,next_n]: number of columns that each token sees.
     """
     _check_strides(logits, stride0, stride1)
     if next_n < 1 or num_rows > seq_lens.shape[0] * next_n:
@@ -155,15 +173,15 @@ def top_k_per_row_decode(
 
 def _check_strides(logits, *strides):
     if logits.stride() != strides:
-        raise invalid("stride0, stride1", strides, f"those of logits, {logits.stride()}")
+        raise invalid("stride0, stride1", strides, f"{logits.stride()}, as logits")
 
 
 def _select(logits, starts, ends, indices, num_rows, topk):
     for name, tensor in (("logits", logits), ("raw_topk_indices", indices)):
         if tensor.ndim != 2 or tensor.shape[0] < num_rows:
-            raise invalid(f"{name}.shape", list(tensor.shape), f"2 dimensions, {num_rows} rows or more")
+            raise invalid(f"{name}.shape", list(tensor.shape), f"2 dimensions, at least {num_rows} rows")
     if topk > indices.shape[1]:
-        raise invalid("topk_tokens", topk, f"at most the width of raw_topk_indices, {indices.shape[1]}")
+        raise invalid("topk_tokens", topk, f"at most {indices.shape[1]}, the width of raw_topk_indices")
     stages.select(
         logits[:num_rows],
         starts=starts,
