@@ -1,5 +1,5 @@
-// Makes a fixed-width Format of a codec: a struct with its Layout (layouts.h), the packing of pages, the kind
-// of scales, the alignment, and encode and decode of one record in float and double.
+// Creates a fixed-width Format from a codec: a struct with its Layout (layouts.h), page packing, kind of
+// scales, alignment, and encode and decode of one record in float and double.
 #pragma once
 
 #include "formats/format.h"
@@ -27,10 +27,10 @@ constexpr smla_writer writers_of() {
     else return 0;
 }
 
-// Writer bits that all record formats of V4.1 have.
+// Writer bits of all record formats of V4.1.
 inline constexpr smla_writer kEntryWriters = SMLA_WRITER_BF16_FIRST | SMLA_WRITER_BF16_POOLED;
 
-// Where a token's values and its scales lie, in layouts that have both arrangements.
+// Offsets of a token's values and scales, in layouts with both arrangements.
 template <class Layout>
 uint8_t* values_of(const RecordAt& at) {
     return fp8::bytes(Layout::split ? at.page + Layout::row_at(at.offset) : at.row());

@@ -66,7 +66,7 @@ size_t cache_bytes(const smla_cache& cache) {
     return size_t(cache.pages - 1) * stride + std::min(page, stride);
 }
 
-// Bytes of a page without its padding. Nothing touches the padding, so the next page may begin in it (fp8_584
+// Bytes of a page without its padding. Padding is never accessed, so the next page may begin in it (fp8_584
 // as [pages,tokens,584] without gaps).
 static int64_t record_bytes_of_page(const smla_cache& cache, int64_t record) {
     return (cache.row_stride_bytes ? cache.row_stride_bytes : record) * cache.page_tokens;
@@ -113,7 +113,7 @@ std::string why_not_cache_width(const Format& format, int32_t width) {
                 format.width_multiple == 2 ? ", even: two halves" : "");
 }
 
-// No scale is an error, never 1: a null one taken as 1 costs accuracy as the output grows (TRT-LLM #16916).
+// A missing scale is an error and never means 1, which would silently reduce accuracy (TRT-LLM #16916).
 std::string why_not_scale(const Format& format, float scale) {
     if (format.scale != ScaleKind::per_tensor)
         return scale == 0 || scale == 1 ? ""

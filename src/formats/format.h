@@ -1,5 +1,5 @@
-// A record format: the bytes of one cached token and how a page packs them. layouts.h has every byte offset,
-// one file per format its page rule, encode and decode; nothing else knows a byte. format.cpp lists them all.
+// A record format: the bytes of a cached token and their arrangement in a page. layouts.h has all byte
+// offsets. Each format has a file with its page rule, encode and decode. format.cpp lists all formats.
 #pragma once
 
 #include "core/tensor.h"
@@ -12,8 +12,8 @@
 
 namespace smla {
 
-// Where one token lives. A row-packed record is at page + offset * row_stride; the parts of a page-packed one
-// follow from offset and page_tokens.
+// Location of one token. A row-packed record is at page + offset * row_stride; offset and page_tokens
+// determine the parts of a page-packed record.
 struct RecordAt {
     char* page;
     int64_t offset;  // token in its page
@@ -32,24 +32,24 @@ enum class ScaleKind { none, per_tensor, f32_tile, e8m0_tile, e4m3_tile };
 struct Format {
     smla_format id;
     const char* name;
-    int32_t width;  // 0: the cache says, 1..max_width
+    int32_t width;  // 0: set by the cache, 1..max_width
     int32_t max_width;
     int32_t width_multiple;
     Packing packing;
     ScaleKind scale;
-    int32_t values_per_scale;               // of the scales in a record; 0: it has none
+    int32_t values_per_scale;               // 0: records have no scales
     uint32_t alignment;                     // of data, page stride and row stride, in bytes
     size_t (*record_bytes)(int32_t width);  // per token, without page padding
-    int32_t page_multiple;                  // packed pages are padded to a multiple of so many bytes
-    smla_writer writers;                    // bits that a cache may choose
-    // Values are in the order of the dequantised row. encode rounds as the format's writer rule says.
+    int32_t page_multiple;                  // packed pages are padded to a multiple of this many bytes
+    smla_writer writers;                    // writer bits that a cache may set
+    // Values are in the order of the dequantized row. encode rounds by the format's writer rule.
     void (*encode_f32)(const RecordAt&, const float* values);
     void (*encode_f64)(const RecordAt&, const double* values);
     void (*decode_f32)(const RecordAt&, float* values);
     void (*decode_f64)(const RecordAt&, double* values);
 
-    // Whether compressed entries are always rounded to bf16 before they are quantised. Formats with
-    // SMLA_WRITER_BF16_FIRST leave that to the cache.
+    // Whether compressed entries are always rounded to bf16 before quantization. For formats with
+    // SMLA_WRITER_BF16_FIRST, the cache's writer bits decide.
     bool rounds_entries() const { return scale != ScaleKind::none && !(writers & SMLA_WRITER_BF16_FIRST); }
     size_t page_bytes(int32_t at_width, int64_t page_tokens) const {  // packed page stride
         const size_t records = record_bytes(at_width) * size_t(page_tokens), multiple = size_t(page_multiple);
@@ -59,7 +59,7 @@ struct Format {
 
 std::span<const Format* const> all_formats();
 const Format* find_format(smla_format id);  // null if unknown
-// Also by the aliases bf16_576, bf16_512, bf16 and f32; not by fp8_ds_mla, which names two records.
+// Also accepts the aliases bf16_576, bf16_512, bf16 and f32, but not fp8_ds_mla, which names two records.
 const Format* find_format(std::string_view name);
 constexpr uint32_t format_bit(smla_format id) { return 1u << id; }
 template <class... Ids>
@@ -77,25 +77,24 @@ constexpr uint32_t kIndexFormats = kRowFormats | formats(SMLA_INDEX_FP8_132, SML
 constexpr uint32_t kStateFormats = formats(SMLA_STATE_F32, SMLA_STATE_F64);
 std::string format_list(uint32_t allowed);  // "row_f64, row_f32, ..."
 
-// Throws unless the cache is of an allowed format with sane pages, strides, scale and memory.
+// Throws unless the cache has an allowed format and valid pages, strides, scale and memory.
 void check_cache(const char* field, const smla_cache& cache, uint32_t allowed,
                  const CheckContext& context = {});
-// The format alone: for a rule that depends on the stage.
+// Checks only the format, for a rule that depends on the stage.
 void check_format(const char* field, const smla_cache& cache, uint32_t allowed);
-// What a cache's width has to be; empty: it is.
+// Returns the requirement that a cache's width violates, or an empty text.
 std::string why_not_cache_width(const Format& format, int32_t width);
-// What a cache's host scale has to be; empty: it is.
+// Returns the requirement that a cache's host scale violates, or an empty text.
 std::string why_not_scale(const Format& format, float scale);
-size_t packed_page_bytes(const smla_cache& cache);  // what page_stride_bytes = 0 stands for
+size_t packed_page_bytes(const smla_cache& cache);  // the page stride if page_stride_bytes is 0
 size_t cache_bytes(const smla_cache& cache);        // from the first page to the end of the last
-// The same without the padding of the last page: bytes that a call may read or write.
+// Bytes that a call may read or write: all bytes except the padding of the last page.
 size_t touched_bytes(const smla_cache& cache);
 
-// The scale that calls read from the host's memory behind a pointer; null: there is none, or it is a
-// device's.
+// Returns the scale that calls read from host memory, or null if there is none or it is on a device.
 const float* scale_in_memory(const smla_cache& cache);
 
-// A checked cache, resolved: defaults filled in.
+// A checked cache, with defaults filled in.
 struct CacheView {
     explicit CacheView(const smla_cache& cache);
 
@@ -105,14 +104,14 @@ struct CacheView {
     int64_t page_tokens, page_rows, pages, capacity;
     int64_t page_stride, row_stride;  // bytes
     float scale;                      // the host's number
-    const float* scale_device;  // instead, if not null: of a cache in host memory whose format has a scale
+    const float* scale_device;        // if not null, replaces scale: scale of a cache in host memory
     smla_writer writer;
 
     float tensor_scale() const { return scale_device ? *scale_device : scale; }
 
     RowRange range() const { return {capacity, page_rows, page_tokens}; }
     bool hole(int64_t row) const { return range().hole(row); }
-    RecordAt at(int64_t row) const {  // row is not a hole
+    RecordAt at(int64_t row) const {  // row is valid
         const int64_t page = row / page_rows;
         return {data + page * page_stride,
                 row - page * page_rows,
@@ -128,7 +127,7 @@ struct CacheView {
     void encode(int64_t row, const double* values) const { format->encode_f64(at(row), values); }
 };
 
-// One definition per format file.
+// Each format file defines one of these.
 extern const Format kRowF64, kRowF32, kRowBf16;
 extern const Format kFp8_656, kFp8_576, kFp8_584, kFp8_512, kFp8_528;
 extern const Format kFp8_528_g32, kFp8_528_g32Split;

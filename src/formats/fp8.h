@@ -1,4 +1,4 @@
-// What the fp8 formats share: tile maxima, the writer's scale rule, e4m3 codes in and out.
+// Shared by the fp8 formats: tile maxima, the writer's scale rule, and e4m3 conversion.
 #pragma once
 
 #include "core/e4m3_table.h"
@@ -12,8 +12,8 @@
 
 namespace smla::fp8 {
 
-// Largest magnitude that is not NaN: a NaN keeps its own code and leaves the scale of its neighbours alone.
-// On the bits, because integer maxima vectorise and those of floats do not.
+// Returns the largest magnitude except NaN: a NaN keeps its code and does not affect the tile's scale.
+// Compares bits, because compilers vectorize integer maxima but not float maxima.
 template <class Real>
 float amax(const Real* values, int n) {
     int32_t largest = 0;
@@ -25,7 +25,8 @@ float amax(const Real* values, int n) {
     return std::bit_cast<float>(largest);
 }
 
-// Values as a format's writer quantises them: in f32, rounded to bf16 if the cache says so.
+// Returns values as a format's writer quantizes them: f32, rounded to bf16 if the cache's writer bits
+// require it.
 template <class Real>
 void to_write(const Real* values, int n, smla_writer writer, float* out) {
     for (int i = 0; i < n; ++i) out[i] = float(values[i]);
@@ -43,7 +44,7 @@ void decode(const uint8_t* __restrict codes, int n, float scale, Real* __restric
     for (int i = 0; i < n; ++i) values[i] = Real(kE4m3Values[codes[i]]) * Real(scale);
 }
 
-// bf16 parts (rope) are stored as they are; records give them any alignment.
+// bf16 parts (rope) are stored unchanged, at any alignment.
 template <class Real>
 void encode_bf16(const Real* values, int n, char* out) {
     for (int i = 0; i < n; ++i) {

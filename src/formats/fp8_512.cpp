@@ -1,4 +1,4 @@
-// fp8_512 (V4 contiguous caches): 448 + 64 rope values, all e4m3.
+// fp8_512 (contiguous caches of V4): 448 values and 64 rope values.
 #include "formats/per_tensor_fp8.h"
 
 namespace smla {

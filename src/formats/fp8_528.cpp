@@ -1,4 +1,4 @@
-// fp8_528 (NoPE models): fp8_656 without the rope part.
+// fp8_528 (models without RoPE): fp8_656 without the rope part.
 #include "formats/latent_fp8.h"
 
 namespace smla {

@@ -1,4 +1,4 @@
-// fp8_528_g32 (V4.1 as vLLM 0.33 and sglang's *_NEW caches keep it): values and scales of a token together.
+// fp8_528_g32 (vLLM 0.33 and sglang's *_NEW caches): a token's values and scales are contiguous.
 #include "formats/mx_fp8.h"
 
 namespace smla {

@@ -1,4 +1,4 @@
-// fp8_528_g32_split (V4.1 as sglang's V41 and flashinfer keep it): the scales of a page behind its rows.
+// fp8_528_g32_split (sglang's V41 caches and flashinfer): scales are stored after all rows of a page.
 #include "formats/mx_fp8.h"
 
 namespace smla {

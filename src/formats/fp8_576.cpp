@@ -1,4 +1,4 @@
-// fp8_576 (V3.2 on TRTLLM-gen style caches): 512 latent and 64 rope values, all e4m3.
+// fp8_576 (V3.2, as TRTLLM-gen kernels read it): 512 latent values and 64 rope values.
 #include "formats/per_tensor_fp8.h"
 
 namespace smla {

@@ -1,6 +1,5 @@
-// fp8_584 (fp8_ds_mla of V4): page-packed e4m3 in tiles of 64 with E8M0 scales, bf16 rope. Writer rule of the
-// CUDA and Triton writers: 2^ceil(log2(max(amax, 1e-4) / 448)), the floor before the division (fp8_656 has it
-// after).
+// fp8_584 (fp8_ds_mla of V4): CUDA and Triton writers use scale 2^ceil(log2(max(amax, 1e-4) / 448)), with the
+// lower bound before the division. fp8_656 has it after the division.
 #include "formats/codec.h"
 
 namespace smla {
@@ -11,7 +10,7 @@ struct PagePackedFp8 {
     using Layout = layout::Fp8_584;
     static constexpr Packing packing = Packing::page;
     static constexpr ScaleKind scale = ScaleKind::e8m0_tile;
-    static constexpr uint32_t alignment = Layout::scales;  // the 8 scale bytes of a token are loaded at once
+    static constexpr uint32_t alignment = Layout::scales;  // one load reads the 8 scale bytes of a token
 
     template <class Real>
     static void encode(const RecordAt& at, const Real* values) {

@@ -1,4 +1,4 @@
-// fp8_656 (fp8_ds_mla of V3.2 and GLM): 512 e4m3, 4 f32 scales, 64 bf16 rope.
+// fp8_656 (fp8_ds_mla of V3.2 and GLM): 512 latent values and 64 bf16 rope values.
 #include "formats/latent_fp8.h"
 
 namespace smla {

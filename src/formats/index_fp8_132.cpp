@@ -1,5 +1,5 @@
-// index_fp8_132: page-packed indexer keys, 128 e4m3 and one f32 scale. Writers store a power of two
-// (scale_fmt ue8m0), 2^ceil(log2(max(amax, 1e-4) / 448)); readers take any f32.
+// index_fp8_132: writers store power-of-two scales, 2^ceil(log2(max(amax, 1e-4) / 448)) (scale_fmt ue8m0).
+// Readers accept any f32 scale.
 #include "formats/codec.h"
 
 namespace smla {

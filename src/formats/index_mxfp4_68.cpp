@@ -1,8 +1,7 @@
-// index_mxfp4_68: page-packed indexer keys, 128 e2m1 in blocks of 32 with E8M0 scales (OCP MX). Block scale:
-// 2^ceil(log2(max(amax, 6 * 2^-126) / 6)). e2m1 has no NaN, so a block that holds one gets the NaN scale.
-// sglang's writer of V4 takes 2^ceil(log2(max(amax / 6, 1e-4))) (SMLA_WRITER_SCALE_FLOOR) and rounds ties to
-// zero (SMLA_WRITER_TIES_TO_ZERO); its writer of V4.1 differs from vLLM's in the sign of zeros alone, for
-// which there is no bit.
+// index_mxfp4_68 (OCP MX): scales are 2^ceil(log2(max(amax, 6 * 2^-126) / 6)). e2m1 has no NaN, so a block
+// with a NaN gets the NaN scale. sglang's writer of V4 uses scale 2^ceil(log2(max(amax / 6, 1e-4)))
+// (SMLA_WRITER_SCALE_FLOOR) and rounds ties to zero (SMLA_WRITER_TIES_TO_ZERO). sglang's writer of V4.1
+// differs from vLLM's only in the sign of zeros, which no bit selects.
 #include "core/numbers.h"
 #include "formats/codec.h"
 
@@ -16,7 +15,7 @@ struct IndexMxfp4 {
     using Layout = layout::IndexMxfp4_68;
     static constexpr Packing packing = Packing::page;
     static constexpr ScaleKind scale = ScaleKind::e8m0_tile;
-    static constexpr uint32_t alignment = Layout::tiles;  // the 4 scale bytes of a token are loaded at once
+    static constexpr uint32_t alignment = Layout::tiles;  // one load reads the 4 scale bytes of a token
     static constexpr smla_writer writers = SMLA_WRITER_SCALE_FLOOR | SMLA_WRITER_TIES_TO_ZERO;
 
     template <class Real>

@@ -1,7 +1,5 @@
-// fp8_656 and fp8_528: a latent in tiles of 128 with f32 scales, and a bf16 rope part that may be empty.
-// Writers store powers of two, 2^ceil(log2(max(amax / 448, 1e-4))), because readers in the field round the
-// scale to bf16 or to an exponent (vLLM #49435); our reader takes all 32 bits, so that caches with other
-// scales read right too.
+// fp8_656 and fp8_528: writers store power-of-two scales, 2^ceil(log2(max(amax / 448, 1e-4))), because some
+// readers round scales to bf16 or to an exponent (vLLM #49435). smla's reader uses all 32 bits of a scale.
 #pragma once
 
 #include "formats/codec.h"

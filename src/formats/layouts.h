@@ -1,7 +1,6 @@
-// Where each format keeps its bytes: the only place that knows an offset. The encoders and decoders of this
-// folder and the specialised kernels of the engines read it; a kernel is written for a layout type, not for
-// numbers.
-//   record    bytes per token in all, without page padding
+// Byte layouts of all formats, which the encoders and decoders in this folder and the specialized kernels of
+// the engines use. Kernels are templates over a layout type and contain no offsets.
+//   record    total bytes per token, without page padding
 //   *_at      byte offset in the row (row-packed) or in the page (page-packed: functions of page_tokens and
 //   the token)
 #pragma once
@@ -11,7 +10,7 @@
 
 namespace smla::layout {
 
-// fp8_656 (V3.2) and fp8_528 (no rope): 512 e4m3 | 4 f32 scales, one per 128 codes | Rope bf16, not scaled.
+// fp8_656 and fp8_528: 512 e4m3 | 4 f32 scales, one per 128 codes | Rope unscaled bf16 values (fp8_656).
 template <int Rope>
 struct LatentFp8 {
     static constexpr int codes = 512, tile = 128, tiles = codes / tile, rope = Rope, width = codes + rope;
@@ -23,22 +22,22 @@ using Fp8_528 = LatentFp8<0>;
 static_assert(Fp8_656::width == 576 && Fp8_656::record == 656 && Fp8_656::rope_at == 528);
 static_assert(Fp8_528::width == 512 && Fp8_528::record == 528);
 
-// fp8_576 and fp8_512: one e4m3 per value, one scale for the cache.
+// fp8_576 and fp8_512: rows of e4m3 codes, with one scale for the whole cache (value = code * scale).
 template <int Width>
 struct PerTensorFp8 {
     static constexpr int width = Width, record = Width;
-    static constexpr int rope_at = 512;  // behind the latent's codes; fp8_512 has none
+    static constexpr int rope_at = 512;  // after the latent's codes; fp8_512 has no rope part
 };
 using Fp8_576 = PerTensorFp8<576>;
 using Fp8_512 = PerTensorFp8<512>;
 
 // fp8_584 (V4): all rows of the page (448 e4m3 | 64 bf16 rope), then for each token 7 E8M0 scales, one per 64
-// codes, and a zero byte, so that a reader may load the 8 at once. A token's bytes are not contiguous.
+// codes, and a zero byte, so that a reader can load 8 bytes. A token's bytes are not contiguous.
 struct Fp8_584 {
     static constexpr int codes = 448, tile = 64, tiles = codes / tile, rope = 64, width = codes + rope;
     static constexpr int rope_at = codes;         // in the token's row
     static constexpr int row = codes + 2 * rope;  // bytes of a row
-    static constexpr int scales = tiles + 1;      // bytes of scales per token, the last one is the zero
+    static constexpr int scales = tiles + 1;      // bytes of scales per token, including the zero byte
     static constexpr int record = row + scales;
     static constexpr int page_multiple = row;  // packed pages are padded to whole rows
     static constexpr int64_t row_at(int64_t token) { return token * row; }
@@ -52,7 +51,7 @@ struct Fp8_584 {
 static_assert(Fp8_584::width == 512 && Fp8_584::row == 576 && Fp8_584::record == 584);
 static_assert(Fp8_584::page_bytes(64) == 37440 && Fp8_584::page_bytes(2) == 1728);
 
-// index_fp8_132: all rows of the page (128 e4m3), then one f32 scale per token.
+// index_fp8_132 (index keys): all rows of the page (128 e4m3), then one f32 scale per token.
 struct IndexFp8_132 {
     static constexpr int width = 128, row = width, record = row + 4;
     static constexpr int64_t row_at(int64_t token) { return token * row; }
@@ -63,8 +62,8 @@ struct IndexFp8_132 {
 };
 static_assert(IndexFp8_132::record == 132 && IndexFp8_132::page_bytes(64) == 8448);
 
-// index_mxfp4_68: all rows of the page (64 B: two e2m1 per byte, the even channel in the low nibble), then
-// for each token 4 E8M0 scales, one per 32 channels.
+// index_mxfp4_68 (index keys): all rows of the page (128 e2m1, two per byte with the even channel in the low
+// nibble), then for each token 4 E8M0 scales, one per 32 channels.
 struct IndexMxfp4_68 {
     static constexpr int width = 128, tile = 32, tiles = width / tile, row = width / 2, record = row + tiles;
     static constexpr int64_t row_at(int64_t token) { return token * row; }
@@ -75,7 +74,7 @@ struct IndexMxfp4_68 {
 };
 static_assert(IndexMxfp4_68::record == 68 && IndexMxfp4_68::page_bytes(64) == 4352);
 
-// A record of a row of values and its scales: by row, or by page (Split), where all rows come first.
+// A row of values and its scales: together, or (Split) with all rows of a page before all scales.
 template <int Row, int Scales, bool Split, int Multiple = 1>
 struct RowAndScales {
     static constexpr bool split = Split;
@@ -90,7 +89,7 @@ struct RowAndScales {
     }
 };
 
-// fp8_528_g32* (V4.1): 512 e4m3 | 16 E8M0 scales, one per 32 codes; the rope part is quantised too. _split:
+// fp8_528_g32* (V4.1): 512 e4m3, including the rope part | 16 E8M0 scales, one per 32 codes. _split stores
 // all rows of the page, then the scales of each token; a packed page is padded to whole rows.
 template <bool Split>
 struct Fp8_528_g32 : RowAndScales<512, 16, Split, 512> {
@@ -99,8 +98,8 @@ struct Fp8_528_g32 : RowAndScales<512, 16, Split, 512> {
 static_assert(Fp8_528_g32<true>::record == 528 && Fp8_528_g32<true>::page_bytes(64) == 33792 &&
               Fp8_528_g32<true>::page_bytes(5) == 3072 && Fp8_528_g32<false>::page_bytes(5) == 2640);
 
-// nvfp4_288* (V4.1): 512 e2m1, two per byte with the even channel in the low nibble | 32 e4m3 scales, one per
-// 16 codes; the rope part is quantised too. _split: all rows of the page, then the scales of each token; a
+// nvfp4_288* (V4.1): 512 e2m1, including the rope part, two per byte with the even channel in the low nibble
+// | 32 e4m3 scales, one per 16 codes. _split stores all rows of the page, then the scales of each token; a
 // packed page is padded to whole rows.
 template <bool Split>
 struct Nvfp4_288 : RowAndScales<256, 32, Split, 256> {
@@ -119,8 +118,8 @@ struct Nvfp4_384 : RowAndScales<352, 32, true> {
 };
 static_assert(Nvfp4_384::rope_at + 2 * Nvfp4_384::rope == Nvfp4_384::row && Nvfp4_384::record == 384);
 
-// nvfp4_352 (V3.2): 512 e2m1 | 64 e4m3 rope, not scaled | 32 e4m3 scales, one per 16 codes, that of group g
-// at byte 8 (g mod 4) + g / 4.
+// nvfp4_352 (V3.2): 512 e2m1 | 64 unscaled e4m3 rope values | 32 e4m3 scales, one per 16 codes. The scale of
+// group g is at byte 8 (g mod 4) + g / 4.
 struct Nvfp4_352 : RowAndScales<320, 32, false> {
     static constexpr int width = 576, codes = 512, tile = 16, tiles = codes / tile, rope = 64;
     static constexpr int rope_at = codes / 2;
@@ -128,7 +127,7 @@ struct Nvfp4_352 : RowAndScales<320, 32, false> {
 };
 static_assert(Nvfp4_352::rope_at + Nvfp4_352::rope == Nvfp4_352::row && Nvfp4_352::record == 352);
 
-// state_f32 and state_f64, `width` values: kv [width/2], then score + ape [width/2].
+// state_f32 and state_f64 store the state of a compressor: kv [width/2], then score + ape [width/2].
 constexpr int64_t state_score_at(int64_t width) { return width / 2; }  // in values
 
 }  // namespace smla::layout

@@ -1,8 +1,8 @@
-// fp8_528_g32*: a row of e4m3 in groups of 32 with E8M0 scales (OCP MXFP8). vLLM's writer takes
-// 2^ceil(log2(max(amax, 1e-4) / 448)), those of sglang and flashinfer 2^ceil(log2(max(amax / 448, 1e-4)))
-// (SMLA_WRITER_SCALE_FLOOR) and round values to bf16 first (SMLA_WRITER_BF16_FIRST). sglang's compressed
-// entries are values of nvfp4_288, each exact in bf16, in such a record (SMLA_WRITER_FP4_VALUES). A NaN
-// keeps its own code; a group with an infinity has the largest scale.
+// fp8_528_g32* (OCP MXFP8): vLLM's writer uses scale 2^ceil(log2(max(amax, 1e-4) / 448)). The writers of
+// sglang and flashinfer use 2^ceil(log2(max(amax / 448, 1e-4))) (SMLA_WRITER_SCALE_FLOOR) and first round
+// values to bf16 (SMLA_WRITER_BF16_FIRST). sglang's compressed entries have values of nvfp4_288, which are
+// exact in bf16 (SMLA_WRITER_FP4_VALUES). A NaN keeps its code. A group with an infinity has the largest
+// scale.
 #pragma once
 
 #include "formats/codec.h"

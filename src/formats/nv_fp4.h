@@ -1,6 +1,6 @@
-// nvfp4_*: rows of e2m1 in groups of 16 with e4m3 scales, amax / 6 rounded to e4m3 (NVFP4 without a global
-// scale). Magnitudes above 6 * 448, infinities too, saturate there. e2m1 has no NaN, so a group that holds
-// one gets the NaN scale 0x7f and zeros as codes.
+// nvfp4_* (NVFP4 without a global scale): scales are amax / 6, rounded to e4m3. Magnitudes above 6 * 448,
+// including infinity, saturate. e2m1 has no NaN, so a group with a NaN gets the NaN scale 0x7f and codes of
+// 0.
 #pragma once
 
 #include "formats/codec.h"
@@ -17,7 +17,7 @@ struct NvFp4Groups {
         return scale_rule::nvfp4(fp8::amax(group, Layout::tile), Rule);
     }
 
-    // Replaces a group's values by those that its codes decode to.
+    // Replaces a group's values by the decoded values of its codes.
     static void round(float* group) {
         const float scale = e4m3_to_f32(scale_of(group));
         for (int i = 0; i < Layout::tile; ++i)
@@ -51,8 +51,8 @@ struct NvFp4Groups {
     }
 };
 
-// nvfp4_288*: scales are at least 2^-9, the smallest e4m3. Writers of sglang and flashinfer round values to
-// bf16 first (SMLA_WRITER_BF16_FIRST).
+// nvfp4_288*: scales are at least 2^-9, the smallest positive e4m3 value. The writers of sglang and
+// flashinfer first round values to bf16 (SMLA_WRITER_BF16_FIRST).
 template <class Of>
 struct NvFp4_288 {
     using Layout = Of;

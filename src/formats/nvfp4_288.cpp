@@ -1,4 +1,4 @@
-// nvfp4_288 (V4.1 as vLLM 0.33 and sglang's *_NEW caches keep it): values and scales of a token together.
+// nvfp4_288 (vLLM 0.33 and sglang's *_NEW caches): a token's values and scales are contiguous.
 #include "formats/nv_fp4.h"
 
 namespace smla {

@@ -1,4 +1,4 @@
-// nvfp4_288_split (V4.1 as sglang's V41_FP4 and flashinfer keep it): the scales of a page behind its rows.
+// nvfp4_288_split (sglang's V41_FP4 caches and flashinfer): scales are stored after all rows of a page.
 #include "formats/nv_fp4.h"
 
 namespace smla {

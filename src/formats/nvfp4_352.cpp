@@ -1,5 +1,5 @@
-// nvfp4_352 (nvfp4_ds_mla of V3.2): e2m1 with scales of at least 2^-9, the smallest e4m3, and an e4m3 rope
-// part without scales: beyond 448 it saturates.
+// nvfp4_352 (nvfp4_ds_mla of V3.2): scales are at least 2^-9, the smallest positive e4m3 value. Rope values
+// above 448 saturate.
 #include "formats/nv_fp4.h"
 
 namespace smla {

@@ -1,5 +1,5 @@
-// nvfp4_384 (flashinfer's cache of V4): page-packed e2m1 and bf16 rope. Scales have no floor: that of a tiny
-// group is zero, and so are its values.
+// nvfp4_384 (flashinfer's cache of V4): scales have no lower bound. A group of tiny values has scale 0 and
+// decodes to zeros.
 #include "formats/nv_fp4.h"
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// fp8_576 and fp8_512: plain rows of e4m3, value = code * scale, one scale for the whole cache. Larger values
-// saturate.
+// fp8_576 and fp8_512: values above 448 * scale saturate.
 #pragma once
 
 #include "formats/codec.h"

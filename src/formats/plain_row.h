@@ -1,4 +1,4 @@
-// row_* and state_*: `width` plain values per token, one after the other; row stride free.
+// row_* and state_*: `width` contiguous values per token, with any row stride.
 #pragma once
 
 #include "formats/format.h"
@@ -9,7 +9,7 @@ template <class Stored>
 struct PlainRow {
     static size_t record_bytes(int32_t width) { return sizeof(Stored) * size_t(width); }
 
-    // Loops vectorise only with the width in a local variable and no aliasing between row and values.
+    // Loops vectorize only with the width in a local variable and no aliasing between row and values.
     template <class Real>
     static void encode(const RecordAt& at, const Real* __restrict values) {
         Stored* __restrict out = reinterpret_cast<Stored*>(at.row());

@@ -1,5 +1,5 @@
-// row_f64, row_f32, row_bf16. bf16_576 (V3.2: 512 latent, 64 rope) and bf16_512 (V4) are row_bf16 at those
-// widths.
+// row_f64, row_f32 and row_bf16 store plain rows. bf16_576 (V3.2: 512 latent, 64 rope) and bf16_512 (V4) are
+// row_bf16 of these widths.
 #include "formats/plain_row.h"
 
 namespace smla {

@@ -1,6 +1,6 @@
-// How writers choose a tile's scale from its largest magnitude (NaN left out): powers of two, but for nvfp4,
-// so that readers of any kind agree on them. In the arithmetic of the values, float or double. Sources:
-// docs/formats.md.
+// Scales of a tile, computed from its largest magnitude (ignoring NaN) in float or double, as the values.
+// Except for nvfp4, scales are powers of two, so that all readers agree on them. docs/formats.md lists
+// sources.
 #pragma once
 
 #include "core/numbers.h"
@@ -10,17 +10,17 @@
 namespace smla::scale_rule {
 
 constexpr double kE4m3Max = 448, kE2m1Max = 6;
-constexpr double kFloor = 1e-4;              // of amax or of the scale, as each rule says
-constexpr double kE2m1Floor = 6 * 0x1p-126;  // of amax: a scale of 2^-126, the smallest normal float
+constexpr double kFloor = 1e-4;              // floor of amax or of the scale, depending on the rule
+constexpr double kE2m1Floor = 6 * 0x1p-126;  // floor of amax: scale 2^-126, the smallest normal float
 
-// Not std::max: it takes references, and a constant of the host has no address in device code.
+// std::max cannot be used: it takes references, and a host constant has no address in device code.
 template <class Real>
 SMLA_HOST_DEVICE inline Real at_least(Real value, Real floor) {
     return value < floor ? floor : value;
 }
 
-// The E8M0 code of 2^ceil(log2(value)) for value > 0, within 2^-127..2^127; infinity gives 2^127. log2 itself
-// is not exact at powers of two.
+// Returns the E8M0 code of 2^ceil(log2(value)) for value > 0, within 2^-127..2^127; infinity gives 2^127.
+// log2 itself is not exact at powers of two.
 template <class Real>
 SMLA_HOST_DEVICE inline uint8_t ceil_code(Real value) {
     if constexpr (sizeof(Real) == sizeof(float)) {
@@ -35,31 +35,31 @@ SMLA_HOST_DEVICE inline uint8_t ceil_code(Real value) {
     }
 }
 
-// The floor after the division: fp8_656 and fp8_528, and fp8_528_g32 as sglang writes it.
+// Lower bound after the division: fp8_656, fp8_528, and sglang's fp8_528_g32.
 SMLA_HOST_DEVICE inline uint8_t e8m0_of_floored_scale(float amax) {
     return ceil_e8m0(at_least(amax / float(kE4m3Max), float(kFloor)));
 }
 SMLA_HOST_DEVICE inline float latent(float amax) { return e8m0_to_f32(e8m0_of_floored_scale(amax)); }
-// The floor before it: fp8_584, fp8_528_g32, index_fp8_132, e4m3 queries of an indexer.
+// Lower bound before the division: fp8_584, fp8_528_g32, index_fp8_132, e4m3 index queries.
 template <class Real>
 SMLA_HOST_DEVICE inline uint8_t e8m0(Real amax, Real floor = Real(kFloor)) {
     return ceil_code(at_least(amax, floor) / Real(kE4m3Max));
 }
-// Blocks of e2m1: index_mxfp4_68 and queries.
+// Scale of e2m1 blocks: index_mxfp4_68 and queries.
 template <class Real>
 SMLA_HOST_DEVICE inline uint8_t mxfp4(Real amax) {
     return ceil_code(at_least(amax, Real(kE2m1Floor)) / Real(kE2m1Max));
 }
-// The same with the floor after the division: SMLA_WRITER_SCALE_FLOOR.
+// Scale of e2m1 blocks with the lower bound after the division (SMLA_WRITER_SCALE_FLOOR).
 SMLA_HOST_DEVICE inline uint8_t mxfp4_of_floored_scale(float amax) {
     return ceil_e8m0(at_least(amax / float(kE2m1Max), float(kFloor)));
 }
 
-// Groups of e2m1 with e4m3 scales. The writers of the field round at different points: a sixth of the largest
-// magnitude, and a value's share of the scale, by division or by multiplication with a reciprocal.
+// Scale of e2m1 groups with e4m3 scales. Writers of different projects compute amax / 6 and value / scale by
+// division or by multiplication with a reciprocal, and so round differently.
 struct Nvfp4 {
     bool sixth_by_reciprocal, scale_by_reciprocal;
-    float floor;  // of the scale; 0: a scale may round to zero, and then its codes are zeros
+    float floor;  // lower bound of the scale; if 0, a scale may round to zero, with codes of 0
 };
 constexpr float kSmallestE4m3 = 0x1p-9f;
 constexpr Nvfp4 kNvfp4_288{true, false, kSmallestE4m3};
@@ -72,7 +72,7 @@ SMLA_HOST_DEVICE inline uint8_t nvfp4(float amax, const Nvfp4& rule) {
     const float sixth = rule.sixth_by_reciprocal ? amax * (1.f / 6.f) : amax / 6.f;
     return f32_to_e4m3(at_least(sixth, rule.floor));
 }
-// `scale` is the group's. If it is NaN the code is 0: e2m1 has no NaN, so the scale alone carries it.
+// Returns the code of a value. If the group's scale is NaN, the code is 0, because e2m1 has no NaN.
 SMLA_HOST_DEVICE inline uint8_t nvfp4_code(float value, float scale, const Nvfp4& rule) {
     if (std::isnan(scale)) return 0;
     if (scale == 0) return std::signbit(value) ? 8 : 0;

@@ -1,4 +1,4 @@
-// state_f32, state_f64: a token's part in a compressed entry, kv and score + ape, half the width each.
+// state_f32 and state_f64: contribution of a token to a compressed entry.
 #include "formats/plain_row.h"
 
 namespace smla {
