@@ -67,7 +67,7 @@ class Bounded(dict):
 
 
 class InUse:
-    """Guards an object that serves one call at a time: `with in_use:` raises if another call holds it."""
+    """Guards an object that serves one call at a time: `with in_use:` raises during another call."""
 
     __slots__ = ("acquire", "release", "_name", "_instead")
 

@@ -13,7 +13,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def _candidates():
-    """Returns candidate paths: SMLA_LIBRARY, then the library in the wheel, this clone and the system."""
+    """Returns candidate paths: SMLA_LIBRARY, then the library of the wheel, this clone, the system."""
     if path := os.environ.get("SMLA_LIBRARY"):
         return [path]  # a wrong path is an error; other locations are not searched
     name, (major, minor) = "libsmla.so", divmod(_abi.VERSION // 100, 100)
@@ -22,7 +22,9 @@ def _candidates():
 
 
 def _warn_of_two(folder):
-    """Warns if smla and smla-cuda13 are both installed: the later wheel has overwritten files of the other."""
+    """Warns if smla and smla-cuda13 are both installed, because the later wheel has overwritten files of the
+    other.
+    """
     names = sorted(path.name.split("-")[0].replace("_", "-") for path in folder.glob("smla*.dist-info"))
     both = [name for name in names if name in ("smla", "smla-cuda13")]
     if len(both) > 1:

@@ -33,7 +33,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class StageCall:
-    """A stage of the C ABI. Its Python function calls it with its arguments: return _call(locals()).
+    """A stage of the C ABI. The Python function of the stage returns _call(locals()).
 
     The library's tables (_fields.py) list the fields and determine the written fields and the shapes and
     dtypes of outputs. outputs: names of outputs that the function allocates and returns. sizes, dtypes: see

@@ -25,7 +25,7 @@ class GpuView(Handle):
 
     `cupy.asarray(view)` and `torch.as_tensor(view, device="cuda")` return arrays over the same memory. Work
     that is queued on the stream of a build after the build sees the results of that build. A view keeps its
-    owner alive. It cannot be copied or pickled, but its contents can.
+    owner alive. A view cannot be copied or pickled, but its contents can.
 
     Attributes:
         shape: tuple.

@@ -166,7 +166,7 @@ class Backend(Shared):
     """An attention backend for one kind of layer.
 
     Any number of threads may use a backend concurrently. A backend is immutable; copying returns the same
-    object. It cannot be pickled.
+    object. A backend cannot be pickled.
 
     Args:
         name: a name from backends(). None selects a backend.
@@ -178,7 +178,7 @@ class Backend(Shared):
         kv_cache_dtype: "bfloat16", "fp8_ds_mla", ... "auto" selects the backend's default, or rows in the
             dtype of queries if the default is row_bf16 and queries are f32 or f64.
         dtype: dtype of queries.
-        wants: required features, such as "alibi"; a backend without one of them is not supported.
+        wants: required features, such as "alibi". A backend without a required feature is rejected.
         plan_groups: additional groups for the metadata.
         device: "sm_90", ... Default: the device of the context.
         precision: "exact" or "rounded", as in smla.attend.
@@ -304,7 +304,7 @@ class Backend(Shared):
         """Prepares a call of `forward` with these tensors and returns it as a Call. Computes nothing.
 
         Args:
-            metadata: metadata of the steps. It may be rebuilt between runs, with the same number of tokens.
+            metadata: metadata of the steps, which may be rebuilt between runs with the same number of tokens.
             moving: names as in Call: "q", "out", "kv_cache", "kv_cache.scale", ...
             tensors, stage_budget: as in `forward`; `out` is required.
         """
@@ -335,10 +335,10 @@ _TENSORS = {name for name, (what, _) in _FORWARD.places.items() if what is _abi.
 
 
 class Metadata(Handle):
-    """Metadata of a step, which is built once and read by the forward of every layer of one kind.
+    """Metadata of a step, built once and then read by forward() in every layer of one kind.
 
-    Its buffers have fixed addresses. Any number of threads may read metadata concurrently. A build must not
-    overlap with other builds or reads; such a call raises InvalidArgument. Metadata cannot be copied or
+    Metadata buffers have fixed addresses. Any number of threads may read metadata concurrently. A build must
+    not overlap with other builds or reads; such a call raises InvalidArgument. Metadata cannot be copied or
     pickled.
 
     Example:
@@ -380,8 +380,8 @@ class Metadata(Handle):
     ) -> None:
         """Builds the metadata of a step. An invalid batch changes nothing.
 
-        All arrays must be on the host, or on the context's GPU. A build on a GPU does not synchronize and can
-        be captured in a CUDA graph. It needs the arguments marked "GPU", which a build on the host computes.
+        All arrays must be on the host, or on the context's GPU. A build on a GPU does not synchronize, can be
+        captured in a CUDA graph, and needs the arguments marked "GPU", which a build on the host computes.
 
         Lifetime: arrays on the host may be changed after build() has returned; block_table fields show
         copies. Arrays on a GPU must stay unchanged until the work on the stream has finished, and block

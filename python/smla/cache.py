@@ -208,11 +208,11 @@ class Cache(Described):
             raise invalid(
                 "cache.data",
                 f"{bytes_held // shape[0]} bytes per page",
-                f"{self.bytes // shape[0]} for {self.abi.page_tokens} tokens of {self.format.name.lower()}",
+                f"{self.bytes // shape[0]}, {self.abi.page_tokens} tokens of {self.format.name.lower()}",
             )
 
     def _whole_pages(self, bytes_held):
-        """Returns the number of contiguous pages; the last must have all records, but may lack its padding."""
+        """Returns the number of contiguous pages; the last must have all records, without padding."""
         stride, page = self._page_stride(), self._page_bytes()
         pages, rest = divmod(bytes_held, stride) if stride else (0, 0)
         if 0 < rest < page:
@@ -307,8 +307,9 @@ class Cache(Described):
 
         Rows keep their numbers and contents; new pages are zero. `array` becomes a new array of the same
         library and device. Views of the old array, other caches over it, and captured CUDA graphs keep the
-        old memory; capture such graphs again. Doubling the pages keeps the total cost of copying proportional
-        to the tokens. A concurrent call uses the old or the new memory, and its writes may be lost.
+        old memory, so capture these graphs again. Doubling the pages keeps the total cost of copying
+        proportional to the tokens. A concurrent call uses the old or the new memory, and its writes may be
+        lost.
         """
         pages = integer("pages", pages, 64)
         if pages < self.pages:
@@ -334,7 +335,7 @@ class Cache(Described):
         return functools.partial(Cache, **moved.layout), (moved.array,)
 
     def _moved(self, pages, copy_scale=False):
-        """Returns a cache of at least as many pages in new memory, with the same contents followed by zeros."""
+        """Returns a cache in new memory with at least as many pages: the same contents, then zeros."""
         library = library_of(self.array)
         memory = library.memory(self.array, "cache.data")
         item, shape = memory.item, memory.shape

@@ -39,10 +39,10 @@ class Call(Handle):
         bytes: maximum workspace of a run.
 
     call(*addresses, workspace=None, stream=None) runs the call with one address for each name in `moving`, in
-    that order (tensor.data_ptr() of PyTorch, array.ctypes.data of NumPy). Their memory must have the same
-    layout as at creation. This is not checked: a run with a wrong address may crash or overwrite other
-    memory. A run is fastest if each address has the same remainder modulo 256 as at creation. workspace,
-    stream: as for stages.
+    that order (tensor.data_ptr() of PyTorch, array.ctypes.data of NumPy). The memory at each address must
+    have the same layout as at creation. Addresses are not checked: a run with a wrong address may crash or
+    overwrite other memory. A run is fastest if each address has the same remainder modulo 256 as at creation.
+    workspace, stream: as for stages.
 
     Example:
         >>> x, out = np.ones((2, 1, 4), np.float32), np.empty((2, 1, 4), np.float32)

@@ -29,7 +29,7 @@ class Workspace(Handle):
     """Scratch memory that grows to the size that calls need.
 
     A workspace serves one call at a time; a concurrent call of another thread raises InvalidArgument. On a
-    GPU, all its calls must be on one stream. It cannot be copied or pickled.
+    GPU, all its calls must be on one stream. A workspace cannot be copied or pickled.
 
     Args:
         context: context of the calls.
@@ -173,7 +173,7 @@ class Context(Shared):
     """An engine that runs calls, and its threads.
 
     Any number of threads may use a context concurrently. A context is immutable; copying returns the same
-    object. It cannot be pickled.
+    object. A context cannot be pickled.
 
     On a CPU, Ctrl-C ends a call of the main thread within about a second; a running product of a BLAS library
     finishes first. Outputs of the call are then undefined; all objects stay usable. Calls of other threads

@@ -105,7 +105,7 @@ _CONVERSIONS = {
 
 
 def from_status(status, message, field, got, wanted):
-    """Returns the exception for a status. Its message says how to convert an array, because smla converts
+    """Returns the exception for a status. The message says how to convert an array, because smla converts
     none.
     """
     if field.endswith(".dtype"):

@@ -57,7 +57,7 @@ class Layer(Shared):
     """One attention layer, created by Layer.from_pretrained or Layer.from_tensors.
 
     `forward` runs over the caller's caches; `session` creates caches. Any number of threads may use a layer
-    concurrently. A layer is immutable; copying returns the same object. It cannot be pickled.
+    concurrently. A layer is immutable; copying returns the same object. A layer cannot be pickled.
 
     Example:
         >>> layer = smla.Layer.from_pretrained(checkpoint, 0)
@@ -120,11 +120,11 @@ class Layer(Shared):
         place.
 
         The layer borrows dense f32 and bf16 matrices and dense f32 vectors on its device: it keeps them alive
-        and uses their current contents in each call. Do not write them during a call. All other weights are
-        copied: f16, quantized or strided weights, bf16 vectors, and with weights="converted" all weights in
-        another dtype than activations. info["borrowed_bytes"] is the size of borrowed weights. Tensors on a
-        GPU are not checked for non-finite values. Unused tensors, such as the bias of a projection, are
-        ignored; smla.transformers rejects them.
+        and uses their current contents in each call. Do not write borrowed weights during a call. All other
+        weights are copied: f16, quantized or strided weights, bf16 vectors, and with weights="converted" all
+        weights in another dtype than activations. info["borrowed_bytes"] is the size of borrowed weights.
+        Tensors on a GPU are not checked for non-finite values. Unused tensors, such as the bias of a
+        projection, are ignored; smla.transformers rejects them.
 
         Args:
             config: a dict, a configuration of transformers, or the path of a config.json.
@@ -238,7 +238,7 @@ class Session(Handle):
     A session serves one call at a time; a concurrent call of another thread raises InvalidArgument and
     changes nothing. Sessions of one layer may run concurrently. copy.deepcopy(session) is session.clone():
     the layer is shared and the caches are copied. A session cannot be pickled. To store a request, keep its
-    tokens and feed them again.
+    tokens and run them in another session.
 
     Args:
         kv_format: a record format. Default: row_f32 (row_f64 with f64 activations).
@@ -250,8 +250,8 @@ class Session(Handle):
         kv_writer: bits of smla.Writer for kv_format. Default: as vLLM.
         stage_budget: as in Layer.forward.
         rewind_tokens: tokens before the last step that truncate() may also remove (only V4 and GLM-5.3).
-        entries_of: Session of the layer info["entries_of"], if that is another layer (V4.1). It must run each
-            step first.
+        entries_of: Session of the layer info["entries_of"], if that is another layer (V4.1). That session
+            must run each step first.
 
     Example:
         >>> layer = smla.Layer.from_pretrained(checkpoint, 0)

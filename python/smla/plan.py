@@ -1,4 +1,4 @@
-"""Plans: data about the batch of a step, computed once and shared by all layers."""
+"""Plans: data about the batch of a step, computed for all layers together."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def fill_batch(values, keep):
 
 
 class Plan(Handle):
-    """Persistent buffers, allocated once for the maxima. A build changes their contents, never their
-    addresses.
+    """A plan has persistent buffers, allocated once for the maxima. A build changes their contents, never
+    their addresses.
 
     A plan covers one compression ratio. Any number of threads may read a plan concurrently. A build must not
     overlap with other builds or reads; such a call raises InvalidArgument. A plan cannot be copied or
@@ -179,7 +179,7 @@ class Plan(Handle):
                 query_start_loc's library.
 
         Raises:
-            InvalidArgument: on the host, a table lacks a page that a token writes or may read; the message
+            InvalidArgument: a table on the host lacks a page that a token writes or may read; the message
                 names request, column, token and position. Tokens with a negative slot are padding and need no
                 page, and pages before the window may be -1 (see smla/plan.h).
         """

@@ -106,7 +106,8 @@ def request_rows(
             are workspace_starts[w] + p.
 
     Returns:
-        Rows. lens counts valid rows; it is the length of a prefix only with `compact` or trailing -1.
+        Rows. lens counts valid rows; this number is the length of a prefix only with `compact` or trailing
+        -1.
 
     Example:
         >>> positions, table = np.array([[0, 65, -1]], np.int32), np.array([[7, 3]], np.int32)
@@ -126,7 +127,7 @@ def split_context(
 ) -> tuple[NewArray, NewArray]:
     """Splits positions at context_lens[t] into smaller positions, and the others minus context_lens[t].
 
-    An entry that belongs to one result is -1 in the other.
+    An entry of one result is -1 in the other.
 
     Args:
         positions: [T,K].

@@ -168,7 +168,9 @@ def stream_address(stream):
 
 
 def stream_of_call(stream, device, like):
-    """Returns the address of the stream of a call: the caller's, or that of like's library; None on a CPU."""
+    """Returns the address of a call's stream: the caller's, or the current stream of like's library; None on
+    a CPU.
+    """
     if stream is not None:
         return stream_address(stream)
     return (stream_of(like) or 0) if device[0] else None

@@ -1,6 +1,6 @@
 """Results of the command line as Python data: smla.doctor, smla.bench, smla.capacity, smla.explain.
 
-These functions run the `smla` program in the package (or in this clone) and read its JSON.
+The functions run the `smla` program in the package (or in this clone) and read its JSON.
 """
 
 import contextlib

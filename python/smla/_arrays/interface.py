@@ -121,7 +121,7 @@ class Library:
 
 
 def moved(name):
-    """Returns the error for memory that its library has moved or freed although smla holds it."""
+    """Returns the error for memory that its library has moved or freed while smla uses it."""
     return invalid(
         name, "memory whose storage was resized in place", "a new smla object over the resized array"
     )

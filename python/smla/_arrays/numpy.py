@@ -54,7 +54,7 @@ def _address(array):
 
 
 def _held(array):
-    """Returns an object that holds the memory: NumPy does not resize an array in place if it has weak
+    """Returns an object that keeps the memory: NumPy does not resize an array in place if it has weak
     references.
     """
     root = array

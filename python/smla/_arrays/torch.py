@@ -41,7 +41,7 @@ def _learn(dtype):
 
 
 def _check(array, name):
-    """Rejects tensors whose memory does not hold their values, or that require a gradient."""
+    """Rejects tensors whose memory differs from their values, and tensors that require a gradient."""
     torch = sys.modules["torch"]
     if array.layout is not torch.strided:
         raise invalid(name, f"layout {array.layout}", "a strided tensor")

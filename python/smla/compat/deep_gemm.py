@@ -2,17 +2,17 @@
 
     logits[t,j] = key_scale[j] * sum_h weights[t,h] * relu(q[t,h].k[j])
 
-Names, arguments, defaults and results are those of DeepGEMM's attention calls of June 2026;
-docs/python/drop_in.md lists every argument, extensions and unsupported arguments.
+Names, arguments, defaults and results are the same as in DeepGEMM of June 2026; docs/python/drop_in.md lists
+every argument, extensions and unsupported arguments.
 
 Dimensions: S query rows, B requests of next_n rows each, H index heads, D channels, N keys. fp8 is e4m3 with
 one f32 scale per key. fp4 is e2m1, two per int8 with the even channel in the low nibble, with one UE8M0 scale
 per 32 channels; one int32 has all scales of a row or key. A page of a cache stores the values of all its
 keys, then all their scales, so its last dimension only gives the bytes per key.
 
-All tensors of a call are on one device. Calls run on its current stream and can be captured in a CUDA graph.
-Only the first paged call for a next_n waits for the GPU. Errors: InvalidArgument for a wrong argument,
-Unsupported if no kernel supports the call.
+All tensors of a call are on one device. Calls run on the device's current stream and can be captured in a
+CUDA graph. Only the first paged call for a next_n waits for the GPU. Errors: InvalidArgument for a wrong
+argument, Unsupported if no kernel supports the call.
 """
 
 import os
@@ -104,7 +104,8 @@ def fp8_fp4_mqa_logits(
         kv: fp8 ([N,D] e4m3, [N] f32) or fp4 ([N,D/2] int8, [N] int32).
         weights: [S,H] f32 or bf16.
         cu_seq_len_k_start, cu_seq_len_k_end: [S] int32.
-        clean_logits: whether columns outside a row's keys become -inf. Otherwise they are undefined.
+        clean_logits: whether columns outside a row's keys become -inf; otherwise, these columns are
+            undefined.
         max_seqlen_k: if 0, column j of N is key j. Otherwise, column j of max_seqlen_k is key
             cu_seq_len_k_start[t] + j.
         logits_dtype: f32 or bf16.
@@ -153,7 +154,7 @@ def fp8_fp4_paged_mqa_logits(
             1 keys.
         block_table: [B,max_blocks] int32. Keys of pages that do not exist score -inf.
         schedule_meta: ignored.
-        clean_logits: whether columns after a row's keys become -inf. Otherwise they are undefined.
+        clean_logits: whether columns after a row's keys become -inf; otherwise, these columns are undefined.
         logits_dtype: f32 or bf16.
         indices: optional [B] int32, the request of each row, only with next_n 1; ignored.
 
@@ -189,8 +190,8 @@ _requests: dict[tuple[torch.device, int], list[torch.Tensor]] = {}  # all are ke
 
 
 def _request_of_rows(rows, next_n, device):
-    """Returns the request of each row, [rows] int32. The tensor is cached, as its kernels take 4 us and short
-    calls 7 us.
+    """Returns the request of each row, [rows] int32. Caches the tensor, because creating it takes 4 us and a
+    short call 7 us.
     """
     known = _requests.setdefault((device, next_n), [])
     if known and known[-1].numel() >= rows:

@@ -43,7 +43,7 @@ class Report(Described):
             os.replace(part, path)
         except OSError as error:
             part.unlink(missing_ok=True)
-            raise IoError.of(str(path), error.strerror, "a file that can be written") from None
+            raise IoError.of(str(path), error.strerror, "a writable file") from None
         return path
 
     def _repr_html_(self) -> str:
@@ -83,7 +83,7 @@ def report(
     accuracy, and the memory of a model.
 
     Args:
-        path: if given, also save the page to this file.
+        path: optional file to which the page is also saved.
         bench, verify: files of `smla bench --json` and `smla verify --json`, or results of smla.bench(), one
             or a list. Default: run both on this machine.
         seconds, quick: time per case of these runs, and whether they have few cases.

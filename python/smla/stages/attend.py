@@ -80,7 +80,7 @@ def attend(
     """Computes the attention of each query over the cache rows listed for its token.
 
     For token t and head h: out = softmax(softmax_scale * q.K) V over rows[t], and over extra_rows[t] if
-    given. V is the first Dv values of a row. A row that is listed twice counts twice. A token without valid
+    present. V is the first Dv values of a row. A row that is listed twice counts twice. A token without valid
     rows gets out = 0 and the lse that empty_lse selects.
 
     Args:
@@ -132,7 +132,7 @@ def merge(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> Attended:
-    """Merges n partial results of attend over disjoint row lists, then applies the sink once.
+    """Merges n partial results of attend over disjoint row lists, then applies the sink.
 
     A partial result with an lse of -inf or +inf has weight 0. If an lse is NaN, out and lse are NaN.
 

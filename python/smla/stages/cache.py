@@ -166,8 +166,8 @@ def compress(
 ) -> None:
     """Writes one compressed entry for each token with (position + 1) % ratio == 0 and a valid slot.
 
-    Such a token pools the state rows of its window, normalizes the result, rotates it at position / ratio *
-    ratio, and encodes it into row slots[t] of `cache`.
+    A token with an entry pools the state rows of its window, normalizes the result, rotates it at position /
+    ratio * ratio, and encodes it into row slots[t] of `cache`.
 
     Args:
         state: smla.Cache, state_f32 or state_f64.

@@ -85,7 +85,7 @@ class BlockSelection(NamedTuple):
 
 
 def _columns(keys, block_table, columns, **_):
-    """Returns N for new logits: the number of tokens that the block table or the keys can hold."""
+    """Returns N for new logits: the capacity of the block table or of the keys, in tokens."""
     if columns is not None:
         return columns
     if not hasattr(keys, "page_tokens"):
@@ -216,8 +216,8 @@ def score(
         block_table, request_of_token: optional [R,MB] i32 and [T] i32: column j is token j of the request.
             Without them, column j is row j of keys.
         q_scales: [T,Hi,D/32] e8m0, required if q is e2m1.
-        columns: N. Default: the number of tokens that the table or keys can hold.
-        fill: whether columns outside [starts, ends) become -inf. Otherwise they are unchanged.
+        columns: N. Default: capacity of the table or of keys, in tokens.
+        fill: whether columns outside [starts, ends) become -inf; otherwise, these columns are unchanged.
         precision: "exact" (default), or "rounded", which allows sums of e4m3 products with about 14 bits, as
             in DeepGEMM on Hopper.
         logits: [T,N]. Default: new.

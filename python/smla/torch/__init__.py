@@ -1,9 +1,9 @@
 """Stages as custom operators of PyTorch, for torch.compile, torch.export and CUDA graphs.
 
 smla.torch.attend(q, cache, ...) and the other functions have the arguments and results of smla.attend, except
-workspace and stream. They call operators of torch.ops.smla: attend allocates its outputs, attend_out writes
-existing outputs, and rope_ writes its first argument. Operators represent a cache as a tensor and its layout
-(docs/python/torch.md).
+workspace and stream. The functions call operators of torch.ops.smla: attend allocates its outputs, attend_out
+writes existing outputs, and rope_ writes its first argument. Operators represent a cache as a tensor and its
+layout (docs/python/torch.md).
 
 A tensor that requires grad raises Unsupported. On a GPU, a call runs on the current stream, with scratch
 memory from PyTorch's allocator.

@@ -117,7 +117,7 @@ def _require_supported(top_k, skips, shares, dcp):
 
 
 def _bounds(seq_lens, batch, query):
-    """Returns seq_lens as lengths [T] of the lists."""
+    """Returns seq_lens as lengths [T] of the row lists."""
     if isinstance(seq_lens, torch.Tensor) and seq_lens.shape == (batch.requests,) != (batch.tokens,):
         require(seq_lens, "seq_lens", (torch.int32,), like=query)
         return batch.spread(seq_lens)

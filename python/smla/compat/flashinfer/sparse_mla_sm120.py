@@ -12,7 +12,7 @@ class BatchSparseMLAPagedAttentionWrapper:
     """Sparse MLA over paged caches for decode and prefill, on every device that smla supports.
 
     Args:
-        max_num_tokens, max_num_heads: maxima of `run`, for which an lse is allocated once.
+        max_num_tokens, max_num_heads: maxima of `run`, which determine the size of the lse buffer.
         d_v: output values per head, at most D.
         device: device of the tensors. Default: device of the first query.
     """
@@ -63,7 +63,7 @@ class BatchSparseMLAPagedAttentionWrapper:
 
         Returns:
             None, or with return_lse [T,H] f32: base 2, with the sink, -1e30 for a token without rows and
-            sink. It is a view of memory that the next call overwrites. A token without rows gets output 0.
+            sink; the next call overwrites this memory. A token without rows gets output 0.
         """
         query = tokens_of(q, "q")
         tokens, heads, width = query.shape

@@ -47,7 +47,7 @@ def triton_mla_sparse_attention(
 def triton_bf16_mla_sparse_interface(
     q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, sm_scale: float, d_v: int = 512
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Computes triton_mla_sparse_attention with d_v values per head.
+    """Computes triton_mla_sparse_attention with d_v values per head, and returns its softmax statistics.
 
     Returns:
         out [T,H,d_v] bf16, max_logits [T,H] and lse [T,H], f32 in natural logarithms, -inf for a token

@@ -32,7 +32,7 @@ def request_rows(
     rows: torch.Tensor | None = None,
     counts: torch.Tensor | None = None,
 ) -> Rows:
-    """Same as smla.rows.request_rows."""
+    """Implements smla.rows.request_rows."""
     local = local_positions(positions, max(ranks, 1), rank, max(interleave, 1))
     found = map(local, request_of_token, block_table, page_tokens=page_tokens, page_rows=page_rows)
     if workspace_of_token is not None:
@@ -82,7 +82,7 @@ def _compacted(rows):
 
 
 def split_context(positions: torch.Tensor, context_lens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Same as smla.rows.split_context."""
+    """Implements smla.rows.split_context."""
     lens = context_lens[:, None]
     inside = (positions >= 0) & (positions < lens)
     behind = (positions >= 0) & (positions >= lens)
@@ -90,7 +90,7 @@ def split_context(positions: torch.Tensor, context_lens: torch.Tensor) -> tuple[
 
 
 def lse_from_log2(log2_lse: torch.Tensor) -> torch.Tensor:
-    """Same as smla.rows.lse_from_log2."""
+    """Implements smla.rows.lse_from_log2."""
     return log2_lse * 0.6931471805599453
 
 
@@ -106,7 +106,7 @@ def combined_rows(
     stride: int,
     entries: int,
 ) -> Rows:
-    """Same as smla.rows.combined_rows, with topk + window columns, rounded up to 128."""
+    """Implements smla.rows.combined_rows, with topk + window columns, rounded up to 128."""
     tokens, device = selected.shape[0], selected.device
     rows = torch.full((tokens, (topk + window + 127) // 128 * 128), -1, dtype=torch.int32, device=device)
     if tokens == 0 or seq_lens.shape[0] == 0:
@@ -159,7 +159,7 @@ def mixed_rows(
     local: bool,
     tokens: int,
 ) -> Rows:
-    """Same as smla.rows.mixed_rows."""
+    """Implements smla.rows.mixed_rows."""
     decodes = decode_window_rows.shape[0]
     wide = 0 if decode_entries is None else decode_entries.shape[1]
     device = decode_window_rows.device

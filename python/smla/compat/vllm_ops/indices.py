@@ -201,7 +201,7 @@ def combine_topk_swa_indices(
     check_ints(2, topk_indices=topk_indices)
     check_ints(1, query_start_loc=query_start_loc, seq_lens=seq_lens, gather_lens=gather_lens)
     if M * seq_lens.shape[0] > 2**31 - 1:
-        raise invalid("M", M, f"a number for which rows of {seq_lens.shape[0]} requests fit in i32")
+        raise invalid("M", M, f"M * {seq_lens.shape[0]} (requests) that fits in i32")
     if topk > topk_indices.shape[1]:
         raise invalid("topk", topk, f"at most {topk_indices.shape[1]}, the width of topk_indices")
     found = rows_on(topk_indices).combined_rows(
@@ -311,7 +311,7 @@ def filter_prefill_indices(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Splits positions into positions of the cached context and of the new tokens, which are counted from 0.
 
-    An entry that belongs to one result is -1 in the other. In the original, this is a method of
+    An entry of one result is -1 in the other. In the original, this is a method of
     FlashMLASparseDecodeAndContextMetadata, and prefill_context_lengths is its field.
 
     Args:

@@ -156,8 +156,8 @@ def top_k_per_row_decode(
     """Selects the topk_tokens columns of logits[m] with the largest scores among the columns that the token
     sees.
 
-    Row m is token m % next_n of request m // next_n. It sees seq_len - next_n + m % next_n + 1 columns. Other
-    arguments are the same as in top_k_per_row_prefill.
+    Row m is token m % next_n of request m // next_n. This token sees seq_len - next_n + m % next_n + 1
+    columns. Other arguments are the same as in top_k_per_row_prefill.
 
     Args:
         seq_lens: [B] i32, or [B,next_n]: number of columns that each token sees.
