@@ -119,7 +119,7 @@ class Struct:
         name = called.removesuffix(".scale")
         found = self._writers.get(f"{name}_device") or self._writers.get(name)
         if found is None or (name != called and found[0] is not _CACHE):
-            raise invalid("moving", repr(called), "names of arrays of the call")
+            raise invalid("moving", repr(called), "names of array arguments")
         return found[1] + (_abi.Cache.scale_device.offset if name != called else 0)
 
 

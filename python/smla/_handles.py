@@ -83,5 +83,5 @@ class InUse:
         self.release()
 
     def refuse(self):
-        message = f"{self._name}: in use by another call: {self._instead}"
+        message = f"{self._name}: in use by another call; {self._instead}"
         raise InvalidArgument(message, self._name, "in use", "one call at a time")

@@ -110,7 +110,7 @@ class Outputs:
             if dim is None:
                 has, chosen = dtype_of(array, name), _dtypes.parse(values[argument], argument)
                 if chosen is not has:
-                    raise invalid(argument, chosen.name.lower(), f"{has.name.lower()}, the dtype of {name}")
+                    raise invalid(argument, chosen.name.lower(), f"{has.name.lower()} ({name}.dtype)")
             else:
                 agree(argument, values[argument], rank(array, name, ndim), name, dim)
         for field, dims, chosen, default in self._plans:

@@ -338,7 +338,7 @@ class Metadata(Handle):
     """Metadata of a step, built once and then read by forward() in every layer of one kind.
 
     Metadata buffers have fixed addresses. Any number of threads may read metadata concurrently. A build must
-    not overlap with other builds or reads; such a call raises InvalidArgument. Metadata cannot be copied or
+    not overlap with other builds or reads, or InvalidArgument is raised. Metadata cannot be copied or
     pickled.
 
     Example:
@@ -396,7 +396,7 @@ class Metadata(Handle):
                 query_start_loc's library, or the default stream for arrays on the host.
             decodes, decode_tokens: number of leading decode requests, and of their tokens (GPU).
             query_tokens: tokens of all requests (GPU). Default: tokens.
-            max_query_len, max_seq_len: upper bounds (GPU). Default: query_tokens and the maximum.
+            max_query_len, max_seq_len: upper bounds (GPU). Default: query_tokens, max_seq_len.
         """
         keep: list[Any] = []
         batch = fill_batch(locals(), keep)

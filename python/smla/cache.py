@@ -220,7 +220,7 @@ class Cache(Described):
             raise invalid(
                 "cache.data",
                 f"{bytes_held} bytes",
-                f"a whole number of pages of {stride} bytes ({kind}), or pages=",
+                f"a whole number of pages of {stride} bytes ({kind}), or the argument `pages`",
             )
         return pages + (rest > 0)
 
@@ -419,8 +419,8 @@ def _bytes(abi, **changes):
 
 
 def _require_dense(shape, strides, gaps):
-    """Requires dense memory, except for the stride of the first dimension: True allows any, else one of
-    `gaps`.
+    """Requires dense memory except in the first dimension, whose stride must be in `gaps` (True
+    allows any).
     """
     wanted = 1
     for i in reversed(range(len(shape))):
@@ -430,6 +430,6 @@ def _require_dense(shape, strides, gaps):
             raise invalid(
                 "cache.data.stride",
                 list(strides),
-                "pages that are dense inside (row_stride_bytes and page_stride_bytes describe others)",
+                "dense pages; row_stride_bytes and page_stride_bytes describe others",
             )
         wanted *= shape[i]

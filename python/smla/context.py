@@ -353,4 +353,4 @@ def context_of(number):
     try:
         return _by_id[number]
     except KeyError:
-        raise invalid("context", number, "the id of a smla.Context that is still alive") from None
+        raise invalid("context", number, "the id of an existing smla.Context") from None

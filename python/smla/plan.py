@@ -99,7 +99,7 @@ class Plan(Handle):
     their addresses.
 
     A plan covers one compression ratio. Any number of threads may read a plan concurrently. A build must not
-    overlap with other builds or reads; such a call raises InvalidArgument. A plan cannot be copied or
+    overlap with other builds or reads, or InvalidArgument is raised. A plan cannot be copied or
     pickled.
 
     Args:

@@ -125,7 +125,7 @@ def request_rows(
 def split_context(
     positions: Array, context_lens: Array, *, context_rows: Array | None = None, new_rows: Array | None = None
 ) -> tuple[NewArray, NewArray]:
-    """Splits positions at context_lens[t] into smaller positions, and the others minus context_lens[t].
+    """Splits positions at context_lens[t]: smaller positions, and all others minus context_lens[t].
 
     An entry of one result is -1 in the other.
 
@@ -282,7 +282,7 @@ def mixed_rows(
         rows = _new(request_of_token, tokens, window + (max(topk, wide) + 3) // 4 * 4)
     lens = _new(request_of_token, tokens) if lens is None else lens
     if tokens < decodes:
-        raise invalid("tokens", tokens, f"at least the {decodes} decode tokens")
+        raise invalid("tokens", tokens, f"at least {decodes}, the number of decode tokens")
     if prefill_entries is None and not topk:  # the library takes the number of prefill tokens from them
         prefill_entries = _new(request_of_token, tokens - decodes, 0)
     local = flag("local", local)

@@ -163,7 +163,7 @@ def stream_of(array):
 def stream_address(stream):
     """Returns the address of the caller's stream."""
     if type(stream) is not int or not 0 <= stream < 1 << 64:
-        raise invalid("stream", repr(stream), "its address (of PyTorch: stream.cuda_stream)")
+        raise invalid("stream", repr(stream), "an address, such as stream.cuda_stream of PyTorch")
     return stream
 
 

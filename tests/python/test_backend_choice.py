@@ -282,7 +282,7 @@ def test_forwards_that_are_refused():
         (latent, {"sink": one}, "args.sink", smla.InvalidArgument),
         (latent, {"out": np.zeros((latent.tokens, 3, 7), np.float32)}, "args.out", smla.InvalidArgument),
         (latent, {"lse": latent.lse[:, :2], **no_keys}, "lse", smla.InvalidArgument),
-        (latent, {"w_up": one}, "w_up: got a tensor, wanted one of", smla.InvalidArgument),
+        (latent, {"w_up": one}, "w_up: got an unknown name, wanted one of", smla.InvalidArgument),
         (latent, {"output_scale": one}, "args.output_scale", smla.Unsupported),
         (hybrid, {"swa_cache": None}, "args.swa_cache.format", smla.InvalidArgument),
         (hybrid, {"kv_cache": None}, "args.kv_cache.format", smla.InvalidArgument),

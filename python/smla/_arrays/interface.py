@@ -137,7 +137,7 @@ def unknown_dtype(name, array):
 
 def no_array(name, array):
     """Returns the error for an object that is not an array."""
-    return invalid(name, type(array).__name__, "an array: NumPy, PyTorch, or any with __dlpack__")
+    return invalid(name, type(array).__name__, "an array of NumPy, PyTorch or a library with __dlpack__")
 
 
 def rest(dtype, device_type, index, shape, strides, name):

@@ -43,7 +43,7 @@ def strides_of(array, name):
         return dense(shape)
     strides = array.strides
     if any([stride % item for stride in strides]):
-        raise invalid(f"{name}.stride", f"{strides} bytes", f"multiples of the element's {item} bytes")
+        raise invalid(f"{name}.stride", f"{strides} bytes", f"multiples of {item} bytes, the element size")
     return tuple([stride // item for stride in strides])
 
 

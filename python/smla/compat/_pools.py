@@ -53,7 +53,7 @@ def open_pages(pool, name, width, scale=None):
     if not dense or (last > 1 and pool.stride(-1) != 1):
         raise invalid(f"{name}.stride", list(pool.stride()), "dense pages")
     if last % record and format != "fp8_584":  # whose pages end with padding
-        raise invalid(f"{name}.shape[-1]", last, f"a multiple of the {record} bytes of a token")
+        raise invalid(f"{name}.shape[-1]", last, f"a multiple of {record}, the bytes per token")
     return open_cache(name, pool, format, page, scale=scale if format in _PER_TENSOR.values() else None)
 
 

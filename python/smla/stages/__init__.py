@@ -1,4 +1,4 @@
-"""The stages, one function each. Arrays are of NumPy, PyTorch or any DLPack library, all on one device.
+"""One function per stage. Arrays are of NumPy, PyTorch or any DLPack library, all on one device.
 
 Dimensions: T query tokens, H heads, K listed rows, R requests, MB blocks per request, Hi index heads, D
 channels, N columns. A cache row is page * page_rows + offset; negative rows are masked. "float" means f32,

@@ -97,7 +97,7 @@ def write_index(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> None:
-    """Encodes index keys. Arguments are the same as in write_kv, except:
+    """Encodes index keys. The function has the arguments of write_kv, and:
 
     Args:
         hadamard: multiply the row by H_D / sqrt(D) before it is encoded; D must be a power of two. `values`
@@ -216,7 +216,7 @@ def gather(
         cu: [R+1] i32.
         out: [N,D] float; rows from cu[R] on are unchanged.
         starts: optional [R] i32. Default: 0.
-        raw: for index_fp8_132: out receives e4m3 codes, and scales [N] (f32) their scales.
+        raw: copy index_fp8_132 without decoding: out receives e4m3 codes, and `scales` [N] f32 the scales.
 
     Returns:
         out.
