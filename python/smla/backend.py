@@ -172,7 +172,7 @@ class Backend(Shared):
         name: a name from backends(). None selects a backend.
         family: "dsa" (V3.2, GLM-5.x), "hybrid" (one compression ratio of V4) or "hybrid_shared" (one of
             V4.1).
-        context: Default: the default context.
+        context: context of the calls. Default: the default context.
         heads, max_tokens, max_requests, max_seq_len, softmax_scale: required.
         topk: index_topk of the model; required for "dsa".
         kv_cache_dtype: "bfloat16", "fp8_ds_mla", ... "auto" selects the backend's default, or rows in the
@@ -337,9 +337,8 @@ _TENSORS = {name for name, (what, _) in _FORWARD.places.items() if what is _abi.
 class Metadata(Handle):
     """Metadata of a step, built once and then read by forward() in every layer of one kind.
 
-    Metadata buffers have fixed addresses. Any number of threads may read metadata concurrently. A build must
-    not overlap with other builds or reads, or InvalidArgument is raised. Metadata cannot be copied or
-    pickled.
+    Metadata buffers have fixed addresses. Any number of threads may read metadata concurrently. A build that
+    overlaps with another build or read raises InvalidArgument. Metadata cannot be copied or pickled.
 
     Example:
         >>> sizes = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}

@@ -283,7 +283,7 @@ class Cache(Described):
             format, pages, page_tokens, width, scale, writer: as in Cache.
             like: array whose library and device are used. Default: the context's device, with NumPy on a CPU,
                 and PyTorch or else CuPy on a GPU.
-            context: Default: the CPU.
+            context: context that will use the cache. Default: the CPU.
         """
         kind = one_of("cache.format", format, FORMATS)
         _check_scale(kind, scale)

@@ -35,7 +35,7 @@ class Workspace(Handle):
         context: context of the calls.
         like: array whose library and device are used for allocation. Default: NumPy on a CPU, PyTorch or else
             CuPy on a GPU.
-        budget: bytes of scratch for stages that can work in several passes. Default: no limit.
+        budget: bytes of scratch for stages that can work in several passes. Default: enough for full speed.
 
     Example:
         >>> workspace = smla.default_context().workspace(budget=1 << 20)
@@ -183,8 +183,8 @@ class Context(Shared):
         engine: "reference", "cpu", "cuda" or "auto" (SMLA_ENGINE, else "cpu").
         isa: instruction set of the cpu engine: "scalar", "avx2" ... "amx", "neon", or "auto" (SMLA_ISA, else
             the best of this machine).
-        threads: Default: SMLA_THREADS, else one per core that the process may use. torch.set_num_threads has
-            no effect.
+        threads: number of threads. Default: SMLA_THREADS, else one per core that the process may use.
+            torch.set_num_threads has no effect.
         device: index of the GPU, for the cuda engine.
         batch_invariant: a token's results are bit-identical in every batch, except products of a BLAS
             library.

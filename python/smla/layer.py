@@ -94,7 +94,7 @@ class Layer(Shared):
                 products to bf16, as a bf16 model does. "bf16" is faster with bf16 weights.
             queries: dtype of queries in attention, "f32" or "bf16". Default: as activations.
             weights: "converted" stores matrices in the dtype of activations, "as_stored" keeps f32 and bf16.
-            context: Default: the default context of the CPU.
+            context: context of the layer. Default: the CPU's default context.
 
         Raises:
             DataError: tensors are missing or have wrong shapes; the message lists all of them.
@@ -248,7 +248,8 @@ class Session(Handle):
             of all requests in a step. resize() changes them.
         kv_scale: scale of fp8_576 and fp8_512, > 0.
         kv_writer: bits of smla.Writer for kv_format. Default: as vLLM.
-        stage_budget: as in Layer.forward.
+        stage_budget: bytes of scratch for stages that can work in several passes. Default: enough for full
+            speed.
         rewind_tokens: tokens before the last step that truncate() may also remove (only V4 and GLM-5.3).
         entries_of: Session of the layer info["entries_of"], if that is another layer (V4.1). That session
             must run each step first.

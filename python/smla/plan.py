@@ -98,9 +98,8 @@ class Plan(Handle):
     """A plan has persistent buffers, allocated once for the maxima. A build changes their contents, never
     their addresses.
 
-    A plan covers one compression ratio. Any number of threads may read a plan concurrently. A build must not
-    overlap with other builds or reads, or InvalidArgument is raised. A plan cannot be copied or
-    pickled.
+    A plan covers one compression ratio. Any number of threads may read a plan concurrently. A build that
+    overlaps with another build or read raises InvalidArgument. A plan cannot be copied or pickled.
 
     Args:
         groups: names of the cache groups: "primary", "window", "compressed", "index", "state", "index_state".

@@ -125,7 +125,7 @@ def request_rows(
 def split_context(
     positions: Array, context_lens: Array, *, context_rows: Array | None = None, new_rows: Array | None = None
 ) -> tuple[NewArray, NewArray]:
-    """Splits positions at context_lens[t]: smaller positions, and all others minus context_lens[t].
+    """Splits positions into positions below context_lens[t], and all others minus context_lens[t].
 
     An entry of one result is -1 in the other.
 

@@ -117,7 +117,7 @@ def flash_mla_with_kvcache(
         k_cache: with is_fp8_kvcache bytes [pages,page,1,656] (d 576) or [pages,page,1,584] (d 512), else
             [pages,page,1,d] bf16 or f32.
         block_table, cache_seqlens, causal: [b,blocks] i32, [b] i32 and bool; only without indices.
-        softmax_scale: Default: d^-0.5.
+        softmax_scale: factor of the logits. Default: d^-0.5.
         indices: [b,s_q,topk] i32, page * page size + offset; rows below 0 or past the cache are skipped.
         attn_sink: optional [h] f32.
         extra_k_cache, extra_indices_in_kvcache, extra_topk_length: optional second cache.

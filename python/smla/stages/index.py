@@ -65,7 +65,7 @@ class BlockSelection(NamedTuple):
 
     Attributes:
         indices, counts, selected: as in Selection.
-        block_maxima: [T,NB] in the dtype of scores, or None.
+        block_maxima: [T,NB] f32 (f64 for f64 scores), or None.
         best_blocks: [T,KB] i32, ascending, padded with -1, or None.
 
     Example:

@@ -131,7 +131,7 @@ def project(
         x: [T,G,K].
         w: [G,N,K], with unit stride in one of the last two dimensions.
         out: [T,G,N]. Default: new, in out_dtype.
-        out_dtype: Default: dtype of x.
+        out_dtype: dtype of a new out. Default: dtype of x.
 
     Returns:
         out.
