@@ -212,7 +212,7 @@ class Cache(Described):
             )
 
     def _whole_pages(self, bytes_held):
-        """Returns the number of contiguous pages; the last must have all records, without padding."""
+        """Returns the number of contiguous pages; the last page needs all records, but no padding."""
         stride, page = self._page_stride(), self._page_bytes()
         pages, rest = divmod(bytes_held, stride) if stride else (0, 0)
         if 0 < rest < page:

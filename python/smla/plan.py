@@ -106,7 +106,7 @@ class Plan(Handle):
         max_tokens: query tokens of a step, including padding.
         window: tokens of the window, including the query token (V4).
         ratio: tokens per compressed entry (V4) or pool (GLM-5.3).
-        list_entries: entry_rows lists every visible entry (ratio 128).
+        list_entries: whether the field entry_rows lists every visible entry (ratio 128).
         topk, heads, workers: for the field `schedule`.
         context: context whose device stores the fields (smla/plan.h documents builds on a GPU). Default: the
             CPU.

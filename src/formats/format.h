@@ -39,7 +39,7 @@ struct Format {
     ScaleKind scale;
     int32_t values_per_scale;               // 0: records have no scales
     uint32_t alignment;                     // of data, page stride and row stride, in bytes
-    size_t (*record_bytes)(int32_t width);  // per token, without page padding
+    size_t (*record_bytes)(int32_t width);  // bytes per token, without page padding
     int32_t page_multiple;                  // packed pages are padded to a multiple of this many bytes
     smla_writer writers;                    // writer bits that a cache may set
     // Values are in the order of the dequantized row. encode rounds by the format's writer rule.

@@ -11,7 +11,7 @@ namespace smla::scale_rule {
 
 constexpr double kE4m3Max = 448, kE2m1Max = 6;
 constexpr double kFloor = 1e-4;              // floor of amax or of the scale, depending on the rule
-constexpr double kE2m1Floor = 6 * 0x1p-126;  // floor of amax: scale 2^-126, the smallest normal float
+constexpr double kE2m1Floor = 6 * 0x1p-126;  // floor of amax: scale of 2^-126, the smallest normal float
 
 // std::max cannot be used: it takes references, and a host constant has no address in device code.
 template <class Real>

@@ -77,7 +77,7 @@ def set_num_sms(new_num_sms: int) -> None:
     global _num_sms
     wanted = integer("new_num_sms", new_num_sms, least=0)
     if torch.cuda.is_available() and wanted > _device_parts():
-        raise invalid("new_num_sms", wanted, f"at most {_device_parts()}, the number of the device")
+        raise invalid("new_num_sms", wanted, f"at most {_device_parts()}, as the device has")
     _num_sms = wanted
 
 
@@ -252,7 +252,7 @@ def get_paged_mqa_logits_metadata(
 ) -> torch.Tensor:
     """Returns how DeepGEMM divides the keys of a batch among multiprocessors: [num_sms+1,2] int32.
 
-    Entry i is the begin of the range of multiprocessor i as (q atom, split of 256 keys); the range ends where
+    Entry i is the start of the range of multiprocessor i as (q atom, split of 256 keys); the range ends where
     entry i + 1 begins. A q atom is up to two rows of a request, with the keys of the last row of that
     request. smla's kernels do not read the schedule.
 

@@ -97,7 +97,7 @@ def write_index(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> None:
-    """Encodes index keys. The function has the arguments of write_kv, and:
+    """Encodes index keys. Arguments are the same as in write_kv, with one more:
 
     Args:
         hadamard: multiply the row by H_D / sqrt(D) before it is encoded; D must be a power of two. `values`

@@ -46,7 +46,7 @@ def lengths_of(lengths, name, query):
 
 
 def output_of(out, name, query, shape):
-    """Returns (out, out as [T,H,Dv]). None creates a tensor of `shape`: bf16 for bf16 and e4m3 queries."""
+    """Returns (out, out as [T,H,Dv]). If out is None, creates a tensor: bf16 for bf16 and e4m3 queries."""
     fp8 = query.dtype == torch.float8_e4m3fn
     if out is None:
         out = torch.empty(shape, dtype=torch.bfloat16 if fp8 else query.dtype, device=query.device)
