@@ -250,7 +250,7 @@ def test_combined_rows_refusals():
         r"seq_lens\[0\]": {"seq_lens": i32([2])},
         "query_start_loc": {"query_start_loc": i32([2])},
         "tokens: got None": {"selected": None},
-        "tokens: got 4, wanted 3, which is selected.shape": {"tokens": 4},
+        "tokens: got 4, wanted 3 .selected.shape": {"tokens": 4},
         "rows.shape": {"columns": 7},
         "query_start_loc.dtype": {"query_start_loc": np.array([2, 5])},
     }.items():

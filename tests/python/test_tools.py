@@ -92,7 +92,9 @@ def test_configs_in_memory(folder):
             function(3)
         with pytest.raises(smla.Error, match="model_type"):
             function({"hidden_size": 5})
-        with pytest.raises(smla.InvalidArgument, match="config: got a dict that JSON cannot say .*not JSON"):
+        with pytest.raises(
+            smla.InvalidArgument, match="config: got a dict that cannot be written as JSON .*not JSON"
+        ):
             function({**V32, "dtype": object})
 
 

@@ -167,7 +167,7 @@ BAD = [
     (lambda: attend(out=torch.zeros(T, H, W + 1)), "out.shape[2]: got 33"),
     (lambda: attend(lse=torch.zeros(T)), "lse.shape: got [5]"),
     (lambda: attend(context="cpu"), "context: got str, wanted a smla.Context"),
-    (lambda: raw(context=10**9), "context: got 1000000000, wanted the id of a smla.Context"),
+    (lambda: raw(context=10**9), "context: got 1000000000, wanted the id of an existing smla.Context"),
     (lambda: attend(workspace=smla.default_context().workspace()), "Unknown keyword argument 'workspace'"),
     (lambda: norm(None, None, 1), "smla.torch.norm: got 4 arguments, wanted at most 3"),
     (lambda: norm(x=1, eps=1e-6), "smla.torch.norm: got x twice"),
@@ -185,7 +185,7 @@ BAD = [
     (lambda: raw(cache_page_tokens=PAGE + 1), "cache.data: got 1536 bytes, wanted at least 2048"),
     (lambda: raw(cache_pages=5), "cache.data: got 1536 bytes, wanted at least 1920"),
     (lambda: raw(cache_scale_device=torch.ones(2)), "cache.scale: got"),
-    (lambda: score_of_a_line(), "columns: got None, wanted how many"),
+    (lambda: score_of_a_line(), "columns: got None, wanted a number"),
 ]  # fmt: skip
 
 

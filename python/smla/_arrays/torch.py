@@ -46,7 +46,7 @@ def _check(array, name):
     if array.layout is not torch.strided:
         raise invalid(name, f"layout {array.layout}", "a strided tensor")
     if array.requires_grad and torch.is_grad_enabled():
-        wanted = "a tensor without: smla has no backward pass; use torch.no_grad() or x.detach()"
+        wanted = "a tensor that does not: smla has no backward pass; use torch.no_grad() or x.detach()"
         raise unsupported(name, "a tensor that requires grad", wanted)
     if array.is_conj() or array.is_neg():
         raise invalid(name, "a lazy conjugate or negative view", "x.resolve_conj().resolve_neg()")

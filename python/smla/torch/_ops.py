@@ -168,7 +168,7 @@ def _refuse_grad(named):
             kind = "has a tangent of forward-mode differentiation"
         else:
             continue
-        wanted = "a tensor without: smla has no derivatives; use torch.no_grad() or x.detach()"
+        wanted = "a tensor that does not: smla has no derivatives; use torch.no_grad() or x.detach()"
         raise unsupported(name, f"a tensor that {kind}", wanted)
 
 
