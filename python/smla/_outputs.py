@@ -1,4 +1,4 @@
-"""Outputs that the caller omitted: their shapes and dtypes follow from the fields of the stage."""
+"""Creates outputs that the caller omitted, with shapes and dtypes from the fields of the stage."""
 
 from . import _dtypes
 from ._abi import Dtype, FieldKind

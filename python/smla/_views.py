@@ -24,8 +24,8 @@ class GpuView(Handle):
     """Read-only GPU memory that smla owns.
 
     `cupy.asarray(view)` and `torch.as_tensor(view, device="cuda")` return arrays over the same memory. Work
-    that is queued on the stream of a build after the build sees the results of that build. A view keeps its
-    owner alive. A view cannot be copied or pickled, but its contents can.
+    queued on a build's stream after that build sees its results. A view keeps its owner alive. A view cannot
+    be copied or pickled, but its contents can.
 
     Attributes:
         shape: tuple.

@@ -91,7 +91,7 @@ def attend(
         softmax_scale: a number, or an f32 array of one element on the device.
         extra, extra_rows, extra_lengths: optional second cache of the same width, with its rows and lengths.
         sink: optional [H], f32 or f64: unscaled logit that only enters the denominator.
-        q_scale: scale of e4m3 queries (value = code * q_scale), like softmax_scale.
+        q_scale: scale of e4m3 queries (value = code * q_scale): a number or an array, as softmax_scale.
         value_width: Dv. Default: width of out; without out, 512 if Dqk is 576, else Dqk.
         precision: "exact" (default), or "rounded", which allows keys of bf16(code * scale) or f16(code *
             f16(scale)).
