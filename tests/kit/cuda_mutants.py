@@ -216,6 +216,14 @@ MUTANTS = [
         verify("score"),
     ),
     Mutant(
+        "sm90 logits start before their window",
+        CUDA + "score/sm90/kernel.cuh",
+        "common = {max(common.begin, window.begin),",
+        "common = {common.begin,",
+        "test_gpu Sm90Score.WindowsThatBeginWithinATile",
+        SCORE,
+    ),
+    Mutant(
         "the column behind a window stays as it was",
         CUDA + "score/logits.cuh",
         "after = empty ? last : max(window.end, first);",
@@ -281,6 +289,13 @@ MUTANTS = [
         "place += shared.places[other] < number;",
         "place += shared.places[other] > number;",
         verify("select"),
+    ),
+    Mutant(
+        "ids: elements without an id take part",
+        CUDA + "generic/select.cu",
+        "if (number >= 0) f(",
+        "f(",
+        "test_gpu GpuSelect.ElementsWithoutAnIdTakeNoPart",
     ),
     # caches, linear stages and maps
     Mutant(
@@ -383,6 +398,13 @@ MUTANTS = [
         "p.reach[0] > p.tokens ? p.reach[0] : int32_t(p.tokens);",
         "int32_t(p.tokens);",
         "test_gpu GpuPlan.RandomStepsOneAfterTheOther",
+    ),
+    Mutant(
+        "metadata: the last request has no numbers",
+        CUDA + "common/metadata.cu",
+        "r <= p.max_requests; r += kThreads",
+        "r + 1 < p.max_requests; r += kThreads",
+        "test_gpu GpuBackendMetadata.ABatchOnTheGpu",
     ),
     Mutant(
         "error word: blocks are not counted anew",
