@@ -1,16 +1,10 @@
 #include "engines/cpu/score_select_blocks/run.h"
 
-#include "engines/cpu/score/run.h"
-#include "engines/cpu/score/tiles.h"
-#include "engines/cpu/select/run.h"
-#include "engines/cpu/select/top_k.h"
-#include "engines/cpu/tasks.h"
+#include "engines/cpu/score_select/slices.h"
 #include "ops/score_select_blocks/score_select_blocks.h"
 #include "ops/select/select.h"
 
 #include <cmath>
-#include <cstring>
-#include <vector>
 
 namespace smla {
 
@@ -18,30 +12,23 @@ namespace {
 
 using Args = smla_score_select_blocks_args;
 
-// With few tokens, their candidate blocks are cut into slices. Each slice keeps its own best, which are
-// merged at the end. Several slices per thread even out windows of different lengths. A slice of a full
-// window has about kLeastSlice columns or more.
-constexpr int64_t kLeastSlice = 2048, kSlicesPerThread = 4;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-struct Kernels {
-    const ScoreKernel* score;
-    const SelectKernel* select;
+int64_t most_blocks(const Args& args) {  // of a token
+    return present(args.blocks) ? std::min(args.blocks.shape[1], block_count(args)) : block_count(args);
+}
+int64_t most_columns(const Args& args) {
+    return std::min<int64_t>(args.columns, most_blocks(args) * args.block_size);
+}
 
-    Kernels(const Args& args, const Env& env)
-        : score(choose_score_kernel(score_args_of(args), env)),
-          select(choose_select_kernel(select_args_of(args), env)) {}
-};
-
-// How a call is cut: a function of shapes, threads and budget. Results do not depend on it.
-struct Plan {
+// How a call is cut. Slices are those of the candidate blocks of a token.
+struct Plan : SliceSizes {
     int heads, width, threads;
     int64_t tokens, columns, listed, k, blocks_k, capacity, blocks_capacity;
-    int64_t slices, kept;  // kept: (token, slice) results that there is memory for
-    size_t scratch;        // bytes; those of more tokens are not fewer
 
     Plan(const ScoreKernel& kernel, const Args& args, const Env& env)
-        : heads(int(args.q.shape[1])),
+        : SliceSizes(args.q.shape[0], 1, args.q.shape[0], most_columns(args), env.threads()),
+          heads(int(args.q.shape[1])),
           width(int(args.q.shape[2])),
           threads(env.threads()),
           tokens(args.q.shape[0]),
@@ -49,40 +36,19 @@ struct Plan {
           listed(present(args.blocks) ? args.blocks.shape[1] : 0),
           k(args.indices.shape[1]),
           blocks_k(present(args.best_blocks) ? args.best_blocks.shape[1] : 0),
-          capacity(TopK::capacity(k, candidates(args), 0)),
-          blocks_capacity(TopK::capacity(blocks_k, blocks(args), 0)),
-          slices(slices_of(tokens, candidates(args))),
-          kept(0) {
-        // The memory of slices does not shrink where more tokens need fewer slices.
-        for (int64_t t = 1; t <= std::min<int64_t>(tokens, 2 * threads); ++t)
-            if (const int64_t n = slices_of(t, candidates(args)); n > 1) kept = std::max(kept, t * n);
-        const size_t all = bytes(kernel);
-        const int64_t least = TopK::capacity(k, candidates(args), 1);
-        const int64_t blocks_least = TopK::capacity(blocks_k, blocks(args), 1);
-        while (env.budget != 0 && bytes(kernel) > env.budget) {
-            if (kept > 0) kept = slices > 2 && kept > 2 * tokens ? kept / 2 : 0;
-            else if (capacity > least) capacity = std::max(least, capacity * 3 / 4);
-            else if (blocks_capacity > blocks_least)
-                blocks_capacity = std::max(blocks_least, blocks_capacity * 3 / 4);
-            else break;
-        }
-        slices = std::clamp<int64_t>(kept / std::max<int64_t>(tokens, 1), 1, slices);
-        scratch = std::max(bytes(kernel), env.budget ? std::min(all, env.budget) : all);
+          capacity(TopK::capacity(k, most_columns(args), 0)),
+          blocks_capacity(TopK::capacity(blocks_k, most_blocks(args), 0)) {
+        const int64_t least = TopK::capacity(k, most_columns(args), 1),
+                      blocks_least = TopK::capacity(blocks_k, most_blocks(args), 1);
+        fit(
+            tokens, env.budget, [&] { return bytes(kernel); },
+            [&] {
+                return shrink_capacity(capacity, least) || shrink_capacity(blocks_capacity, blocks_least);
+            });
     }
 
 private:
     size_t bytes(const ScoreKernel& kernel) const;
-    static int64_t blocks(const Args& args) {
-        return present(args.blocks) ? std::min(args.blocks.shape[1], block_count(args)) : block_count(args);
-    }
-    static int64_t candidates(const Args& args) {
-        return std::min<int64_t>(args.columns, blocks(args) * args.block_size);
-    }
-    int64_t slices_of(int64_t n, int64_t candidates) const {
-        if (threads == 1 || n >= 2 * threads) return 1;
-        const int64_t wanted = ceil_div(kSlicesPerThread * threads, std::max<int64_t>(1, n));
-        return std::clamp<int64_t>(candidates / kLeastSlice, 1, wanted);
-    }
 };
 
 struct Scratch {
@@ -98,31 +64,10 @@ struct Scratch {
     }
 };
 
-// What each slice kept of each token, until they are merged.
-struct Kept {
-    float* values;     // [kept,k]
-    int32_t* columns;  // [kept,k]
-    int64_t* counts;   // [kept]
-
-    void take(Arena& arena, int64_t kept, int64_t k) {
-        values = arena.take<float>(size_t(kept * k));
-        columns = arena.take<int32_t>(size_t(kept * k));
-        counts = arena.take<int64_t>(size_t(kept));
-    }
-    void keep(int64_t at, int64_t k, const TopK& top) const {
-        counts[at] = top.count();
-        std::memcpy(values + at * k, top.values(), size_t(top.count()) * sizeof(float));
-        std::memcpy(columns + at * k, top.columns(), size_t(top.count()) * sizeof(int32_t));
-    }
-    void push(int64_t at, int64_t k, TopK& top) const {
-        top.push(values + at * k, columns + at * k, counts[at]);
-    }
-};
-
 size_t Plan::bytes(const ScoreKernel& kernel) const {
     Arena arena;
-    Kept().take(arena, kept, k);
-    Kept().take(arena, kept, blocks_k);
+    KeptSlices().take(arena, kept, k);
+    KeptSlices().take(arena, kept, blocks_k);
     const size_t before = arena.used();
     Scratch().take(arena, kernel, *this);
     return before + size_t(threads) * (arena.used() - before);
@@ -169,7 +114,7 @@ private:
 
 class Stream {
 public:
-    Stream(const Args& args, const Env& env, const Kernels& kernels, const Plan& plan)
+    Stream(const Args& args, const Env& env, const StreamedKernels& kernels, const Plan& plan)
         : args_(args),
           score_(score_args_of(args)),
           plan_(plan),
@@ -312,20 +257,14 @@ private:
     ScoreTiles tiles_;
     KeySpans spans_;
     std::vector<Scratch> scratch_;
-    Kept kept_{}, kept_blocks_{};
+    KeptSlices kept_{}, kept_blocks_{};
 };
 
 }  // namespace
 
 CallPlan<Args> plan_streamed_blocks(const Args& args, const Env& env) {
-    const Kernels kernels(args, env);
-    if (!kernels.score) return refuse_call<Args>("no tiled score kernel runs these arguments");
-    if (!kernels.select) return refuse_call<Args>("no threshold select kernel runs these arguments");
-    const Plan cut(*kernels.score, args, env);
-    CallPlan<Args> plan;
-    plan.scratch = cut.scratch;
-    plan.launch = [kernels, cut](const Args& call, const Env& on) { Stream(call, on, kernels, cut).run(on); };
-    return plan;
+    return plan_stream<Stream, Plan>(StreamedKernels(score_args_of(args), select_args_of(args), env), args,
+                                     env);
 }
 
 }  // namespace smla
