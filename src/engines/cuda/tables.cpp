@@ -12,6 +12,8 @@ namespace smla {
 
 namespace {
 
+using namespace cuda;
+
 // A kernel of generic/ that supports every dtype except f64.
 template <class Args, void (*Run)(const Args&, const Env&)>
 constexpr Candidate<Args> generic(const char* name) {
@@ -93,10 +95,10 @@ SMLA_ROWS(save_state, kSaveState)
 SMLA_ROWS(compress, kCompress)
 SMLA_ROWS(gather, kGather)
 SMLA_ROWS(copy_pages, kCopyPages)
-SMLA_ROWS(score, cuda::kSm90PagesScore, cuda::kSm90Score, cuda::kMmaScore, cuda::kGenericScore)
-SMLA_ROWS(select, cuda::kClusterSelect, cuda::kRegisterSelect, cuda::kSampledSelect, cuda::kGenericSelect)
-SMLA_ROWS(score_select, cuda::kStreamedScoreSelect)
-SMLA_ROWS(score_select_blocks, cuda::kStreamedBlocks, cuda::kGenericBlocks)
+SMLA_ROWS(score, kSm90PagesScore, kSm90Score, kMmaScore, kGenericScore)
+SMLA_ROWS(select, kClusterSelect, kRegisterSelect, kSampledSelect, kGenericSelect)
+SMLA_ROWS(score_select, kStreamedScoreSelect)
+SMLA_ROWS(score_select_blocks, kStreamedBlocks, kGenericBlocks)
 SMLA_ROWS(map, kMap)
 SMLA_ROWS(attend, cuda_attend::kSm90RawAttend, cuda_attend::kSm90Attend, cuda_attend::kMmaAttend,
           kGenericAttend)

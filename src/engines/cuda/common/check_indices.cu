@@ -19,9 +19,7 @@
 
 #include <algorithm>
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -65,10 +63,7 @@ __global__ void __launch_bounds__(kThreads) check_kernel(const __grid_constant__
 
 }  // namespace
 
-}  // namespace cuda
-
 void note_bad_value_on_gpu(const IndexScan& scan, Stage stage, const Env& env) {
-    using namespace cuda;
     const ListParts parts = parts_of(scan);
     // A warp processes at least two pieces. A single block needs no synchronization with others.
     const int64_t wanted = ceil_div(parts.pieces, int64_t(2 * kThreads / 32)),
@@ -77,4 +72,4 @@ void note_bad_value_on_gpu(const IndexScan& scan, Stage stage, const Env& env) {
                  IndexCheck{error_place(env.workspace), smla_stage(stage), scan, parts});
 }
 
-}  // namespace smla
+}  // namespace smla::cuda

@@ -195,20 +195,20 @@ public:
     }
 
     void build_plan(const PlanJob& job, smla_stream stream) override {
-        build_plan_on_gpu(job, *this, stream);
+        cuda::build_plan_on_gpu(job, *this, stream);
     }
     void fill_metadata(const MetadataJob& job, smla_stream stream) override {
-        fill_metadata_on_gpu(job, *this, stream);
+        cuda::fill_metadata_on_gpu(job, *this, stream);
     }
     std::unique_ptr<StagingBuffer> open_staging_buffer(size_t bytes) override {
-        return open_staging_buffer_on_gpu(*this, bytes);
+        return cuda::open_staging_buffer_on_gpu(*this, bytes);
     }
     void count_up(const int32_t* counts, int32_t* rows, int64_t n, int64_t columns,
                   smla_stream stream) override {
-        count_up_on_gpu(counts, rows, n, columns, *this, stream);
+        cuda::count_up_on_gpu(counts, rows, n, columns, *this, stream);
     }
     void note_bad_value(const IndexScan& scan, Stage stage, const Env& env) override {
-        note_bad_value_on_gpu(scan, stage, env);
+        cuda::note_bad_value_on_gpu(scan, stage, env);
     }
 
     std::unique_ptr<Recording> record(const std::function<void(smla_stream)>& body) override {

@@ -6,9 +6,7 @@
 #include "core/workspace.h"
 #include "ops/index_scan.h"
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 enum class ListFilter : int32_t {
     none,     // every item is examined by its rule
@@ -232,6 +230,4 @@ SMLA_HOST_DEVICE inline BadItem scan_lists(const ListParts& parts, const IndexSc
     return {};
 }
 
-}  // namespace cuda
-
-}  // namespace smla
+}  // namespace smla::cuda

@@ -3,7 +3,7 @@
 
 #include "core/device.h"
 
-namespace smla {
+namespace smla::cuda {
 
 void build_plan_on_gpu(const PlanJob& job, Device& device, smla_stream stream);
 void fill_metadata_on_gpu(const MetadataJob& job, Device& device, smla_stream stream);
@@ -12,4 +12,4 @@ void count_up_on_gpu(const int32_t* counts, int32_t* rows, int64_t n, int64_t co
                      smla_stream stream);
 void note_bad_value_on_gpu(const IndexScan& scan, Stage stage, const Env& env);
 
-}  // namespace smla
+}  // namespace smla::cuda

@@ -6,9 +6,7 @@
 #include "engines/cuda/common/launch.cuh"
 #include "engines/metadata_job.h"
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -36,15 +34,12 @@ __global__ void __launch_bounds__(kThreads) metadata_kernel(const __grid_constan
 
 }  // namespace
 
-}  // namespace cuda
-
 void fill_metadata_on_gpu(const MetadataJob& job, Device& device, smla_stream stream) {
     Device::Scope scope(device);
     Env env;
     env.device = &device;
     env.stream = stream;
-    cuda::launch_early(cuda::metadata_kernel, 1 + ceil_div(job.max_tokens, cuda::kWarps), cuda::kThreads, 0,
-                       env, job);
+    launch_early(metadata_kernel, 1 + ceil_div(job.max_tokens, kWarps), kThreads, 0, env, job);
 }
 
-}  // namespace smla
+}  // namespace smla::cuda

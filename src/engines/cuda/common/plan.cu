@@ -9,9 +9,7 @@
 #include "plan/job.h"
 #include "plan/split.h"
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -135,16 +133,13 @@ __global__ void __launch_bounds__(kThreads) plan_tokens_kernel(const __grid_cons
 
 }  // namespace
 
-}  // namespace cuda
-
 void build_plan_on_gpu(const PlanJob& job, Device& device, smla_stream stream) {
     Device::Scope scope(device);
     Env env;
     env.device = &device;
     env.stream = stream;
-    cuda::launch_early(cuda::plan_requests_kernel, 1, cuda::kThreads, 0, env, job);
-    cuda::launch_early(cuda::plan_tokens_kernel, ceil_div(job.max_tokens, cuda::kWarps), cuda::kThreads, 0,
-                       env, job);
+    launch_early(plan_requests_kernel, 1, kThreads, 0, env, job);
+    launch_early(plan_tokens_kernel, ceil_div(job.max_tokens, kWarps), kThreads, 0, env, job);
 }
 
-}  // namespace smla
+}  // namespace smla::cuda

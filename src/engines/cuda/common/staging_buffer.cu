@@ -8,9 +8,7 @@
 
 #include <algorithm>
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -125,10 +123,8 @@ private:
 
 }  // namespace
 
-}  // namespace cuda
-
 std::unique_ptr<StagingBuffer> open_staging_buffer_on_gpu(Device& device, size_t bytes) {
-    return std::make_unique<cuda::CudaStagingBuffer>(device, bytes);
+    return std::make_unique<CudaStagingBuffer>(device, bytes);
 }
 
 void count_up_on_gpu(const int32_t* counts, int32_t* rows, int64_t n, int64_t columns, Device& device,
@@ -137,7 +133,7 @@ void count_up_on_gpu(const int32_t* counts, int32_t* rows, int64_t n, int64_t co
     Env env;
     env.device = &device;
     env.stream = stream;
-    cuda::launch_early(cuda::count_up_kernel, n, cuda::kThreads, 0, env, counts, rows, columns);
+    launch_early(count_up_kernel, n, kThreads, 0, env, counts, rows, columns);
 }
 
-}  // namespace smla
+}  // namespace smla::cuda

@@ -31,9 +31,7 @@
 
 #include <algorithm>
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -307,19 +305,17 @@ void spread(CompressParams& p, int64_t tokens, int64_t rows, const Env& env) {
 
 }  // namespace
 
-}  // namespace cuda
-
 void run_cuda_compress(const smla_compress_args& args, const Env& env) {
-    cuda::CompressParams p = cuda::compress_params(args);
+    CompressParams p = compress_params(args);
     const int64_t tokens = args.slots.shape[0], rows = p.coff * p.ratio;
-    const bool aligned = cuda::aligned(p.state, p.cache.width), many = rows > 32;
-    if (aligned && many) cuda::spread(p, tokens, rows, env);
-    const auto kernel = !aligned ? cuda::compress_kernel<false, cuda::kFewRows>
-                        : many   ? cuda::compress_kernel<true, cuda::kManyRows>
-                                 : cuda::compress_kernel<true, cuda::kFewRows>;
+    const bool vectors = aligned(p.state, p.cache.width), many = rows > 32;
+    if (vectors && many) spread(p, tokens, rows, env);
+    const auto kernel = !vectors ? compress_kernel<false, kFewRows>
+                        : many   ? compress_kernel<true, kManyRows>
+                                 : compress_kernel<true, kFewRows>;
     const size_t shared =
         3 * size_t(p.groups * p.shares * p.columns) * sizeof(float4) + size_t(p.cache.width) * sizeof(float);
-    cuda::launch_ordered(p.blocks, kernel, tokens * p.blocks, cuda::kThreads, shared, env, p);
+    launch_ordered(p.blocks, kernel, tokens * p.blocks, kThreads, shared, env, p);
 }
 
-}  // namespace smla
+}  // namespace smla::cuda

@@ -8,9 +8,7 @@
 #include "engines/cuda/generic/generic.h"
 #include "formats/format.h"
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -61,22 +59,20 @@ __global__ void __launch_bounds__(32 * kWarps) copy_pages_kernel(const __grid_co
 
 }  // namespace
 
-}  // namespace cuda
-
 void run_cuda_copy_pages(const smla_copy_pages_args& args, const Env& env) {
     const CacheView source(args.source), target(args.target);
     const int64_t record = int64_t(source.format->record_bytes(source.width));
     const bool dense = source.format->packing == Packing::page ||
                        (source.row_stride == record && target.row_stride == record);
-    cuda::CopyParams p{};
+    CopyParams p{};
     p.source = {source.data, source.pages, source.page_stride, source.row_stride};
     p.target = {target.data, target.pages, target.page_stride, target.row_stride};
     p.pairs = args.pairs;
     p.pieces = dense ? 1 : source.page_tokens;
     p.piece_bytes = dense ? record * source.page_tokens : record;
-    p.segments = ceil_div(p.piece_bytes, cuda::kSegment);
+    p.segments = ceil_div(p.piece_bytes, kSegment);
     const int64_t warps = args.pairs.shape[0] * p.pieces * p.segments;
-    cuda::launch_early(cuda::copy_pages_kernel, ceil_div(warps, cuda::kWarps), 32 * cuda::kWarps, 0, env, p);
+    launch_early(copy_pages_kernel, ceil_div(warps, kWarps), 32 * kWarps, 0, env, p);
 }
 
-}  // namespace smla
+}  // namespace smla::cuda

@@ -9,9 +9,7 @@
 #include "engines/cuda/generic/generic.h"
 #include "ops/map/map.h"
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -69,19 +67,16 @@ __global__ void __launch_bounds__(32 * kWarps) gather_kernel(const __grid_consta
 
 }  // namespace
 
-}  // namespace cuda
-
 void run_cuda_gather(const smla_gather_args& args, const Env& env) {
-    cuda::GatherParams p{};
-    p.cache = cuda::DeviceCache(args.cache);
+    GatherParams p{};
+    p.cache = DeviceCache(args.cache);
     p.table = block_table_of(args.block_table, p.cache.page_tokens, p.cache.page_rows);
     p.starts = args.starts;
     p.cu = args.cu;
     p.out = args.out;
     p.scales = args.scales;
     p.raw = args.raw != 0;
-    cuda::launch_early(cuda::gather_kernel, ceil_div(args.out.shape[0], cuda::kWarps), 32 * cuda::kWarps, 0,
-                       env, p);
+    launch_early(gather_kernel, ceil_div(args.out.shape[0], kWarps), 32 * kWarps, 0, env, p);
 }
 
-}  // namespace smla
+}  // namespace smla::cuda

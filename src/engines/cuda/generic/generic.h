@@ -4,7 +4,7 @@
 
 #include "engines/candidate.h"
 
-namespace smla {
+namespace smla::cuda {
 
 void run_cuda_norm(const smla_norm_args& args, const Env& env);
 
@@ -19,9 +19,12 @@ void run_cuda_write(const smla_write_args& args, const Env& env);
 void run_cuda_save_state(const smla_save_state_args& args, const Env& env);
 void run_cuda_compress(const smla_compress_args& args, const Env& env);
 void run_cuda_map(const smla_map_args& args, const Env& env);
+void run_cuda_project_loops(const smla_project_args& args, const Env& env);
 
-namespace cuda_merge {
+}  // namespace smla::cuda
+
+namespace smla::cuda_merge {
+
 void run_generic(const smla_merge_args& args, const Env& env);
-}
 
-}  // namespace smla
+}  // namespace smla::cuda_merge

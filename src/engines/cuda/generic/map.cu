@@ -13,9 +13,7 @@
 
 #include <algorithm>
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -120,11 +118,9 @@ __global__ void __launch_bounds__(kThreads) map_pools_kernel(const __grid_consta
 
 }  // namespace
 
-}  // namespace cuda
-
 void run_cuda_map(const smla_map_args& args, const Env& env) {
     const int64_t tokens = args.positions.shape[0], columns = std::max<int64_t>(args.positions.shape[1], 1);
-    cuda::MapParams p{};
+    MapParams p{};
     p.positions = args.positions;
     p.request_of_token = args.request_of_token;
     p.table = block_table_of(args.block_table, args.page_tokens, args.page_rows);
@@ -135,10 +131,10 @@ void run_cuda_map(const smla_map_args& args, const Env& env) {
     p.visible_tokens = args.visible_tokens;
     p.pool = pool_of(args);
     const bool pools = p.pool.tokens > 1 || p.pool.tail;
-    p.block_columns = present(args.counts) || present(args.lengths) ? columns : cuda::kColumns;
-    p.parts = cuda::grid_of(ceil_div(columns, p.block_columns));
+    p.block_columns = smla::present(args.counts) || smla::present(args.lengths) ? columns : kColumns;
+    p.parts = grid_of(ceil_div(columns, p.block_columns));
     const int64_t blocks = pools ? tokens : tokens * p.parts;
-    cuda::launch_early(pools ? cuda::map_pools_kernel : cuda::map_kernel, blocks, cuda::kThreads, 0, env, p);
+    launch_early(pools ? map_pools_kernel : map_kernel, blocks, kThreads, 0, env, p);
 }
 
-}  // namespace smla
+}  // namespace smla::cuda

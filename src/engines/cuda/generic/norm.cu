@@ -8,9 +8,7 @@
 #include "engines/cuda/common/values.cuh"
 #include "engines/cuda/generic/generic.h"
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -87,15 +85,13 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-}  // namespace cuda
-
 void run_cuda_norm(const smla_norm_args& args, const Env& env) {
     const int64_t rows = args.x.shape[0] * args.x.shape[1];
     const bool narrow = args.x.shape[2] <= 1024;
-    const int64_t blocks = narrow ? ceil_div(rows, cuda::kThreads / 32) : rows;
-    const auto kernel = narrow ? cuda::norm_kernel<32> : cuda::norm_kernel<cuda::kThreads>;
-    cuda::launch_early(kernel, blocks, cuda::kThreads, 0, env, args.x, args.weight, args.bias, args.out,
-                       args.kind == SMLA_NORM_LAYER, float(args.eps));
+    const int64_t blocks = narrow ? ceil_div(rows, kThreads / 32) : rows;
+    const auto kernel = narrow ? norm_kernel<32> : norm_kernel<kThreads>;
+    launch_early(kernel, blocks, kThreads, 0, env, args.x, args.weight, args.bias, args.out,
+                 args.kind == SMLA_NORM_LAYER, float(args.eps));
 }
 
-}  // namespace smla
+}  // namespace smla::cuda

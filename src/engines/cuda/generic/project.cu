@@ -7,11 +7,9 @@
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/values.cuh"
-#include "engines/cuda/project/project.h"
+#include "engines/cuda/generic/generic.h"
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -79,14 +77,12 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-}  // namespace cuda
-
 void run_cuda_project_loops(const smla_project_args& args, const Env& env) {
     const int64_t tokens = args.x.shape[0], groups = args.w.shape[0], outer = args.w.shape[1];
     if (tokens == 0) return;
-    const int64_t token_tiles = ceil_div(tokens, cuda::kTile), outer_tiles = ceil_div(outer, cuda::kTile);
-    cuda::launch_early(cuda::tile_kernel, groups * token_tiles * outer_tiles, cuda::kThreads, 0, env, args.x,
-                       args.w, args.out, token_tiles, outer_tiles);
+    const int64_t token_tiles = ceil_div(tokens, kTile), outer_tiles = ceil_div(outer, kTile);
+    launch_early(tile_kernel, groups * token_tiles * outer_tiles, kThreads, 0, env, args.x, args.w, args.out,
+                 token_tiles, outer_tiles);
 }
 
-}  // namespace smla
+}  // namespace smla::cuda

@@ -18,9 +18,7 @@
 
 #include <algorithm>
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -123,10 +121,8 @@ __global__ void __launch_bounds__(32 * kWarps + 32)
 
 }  // namespace
 
-}  // namespace cuda
-
 void run_cuda_quant_index_q(const smla_quant_index_q_args& args, const Env& env) {
-    cuda::QuantParams p{};
+    QuantParams p{};
     p.q = args.q;
     p.w = args.w;
     p.q_out = args.q_out;
@@ -138,10 +134,9 @@ void run_cuda_quant_index_q(const smla_quant_index_q_args& args, const Env& env)
     p.rotated = args.rotated;
     p.rotation = {args.positions, args.frequencies, args.rope_first, args.rope_style};
     const int64_t pairs = p.rotation.pairs;
-    p.parts = cuda::grid_of(std::max<int64_t>(ceil_div(args.q.shape[1], int64_t(cuda::kWarps)), 1));
-    cuda::launch_ordered(cuda::quant_index_q_kernel, args.q.shape[0] * p.parts,
-                         32 * (cuda::kWarps + (pairs > 0 ? 1 : 0)),
-                         size_t(2 * pairs + cuda::kWarps * args.q.shape[2]) * sizeof(float), env, p);
+    p.parts = grid_of(std::max<int64_t>(ceil_div(args.q.shape[1], int64_t(kWarps)), 1));
+    launch_ordered(quant_index_q_kernel, args.q.shape[0] * p.parts, 32 * (kWarps + (pairs > 0 ? 1 : 0)),
+                   size_t(2 * pairs + kWarps * args.q.shape[2]) * sizeof(float), env, p);
 }
 
-}  // namespace smla
+}  // namespace smla::cuda

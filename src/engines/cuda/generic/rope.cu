@@ -16,9 +16,7 @@
 
 #include <algorithm>
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -127,15 +125,13 @@ bool copy_rows(const smla_rope_args& args, const Env& env) {
 
 }  // namespace
 
-}  // namespace cuda
-
 void run_cuda_rope(const smla_rope_args& args, const Env& env) {
-    if (cuda::copy_rows(args, env)) return;
+    if (copy_rows(args, env)) return;
     const int64_t tokens = args.x.shape[0], groups = args.x.shape[1], width = args.x.shape[2];
     const int64_t pairs = args.frequencies.shape[0];
     if (tokens * groups == 0) return;
-    const bool elsewhere = present(args.out), whole = elsewhere && args.out.shape[2] == width;
-    cuda::RopeParams p{};
+    const bool elsewhere = smla::present(args.out), whole = elsewhere && args.out.shape[2] == width;
+    RopeParams p{};
     p.x = args.x;
     p.positions = args.positions;
     p.frequencies = args.frequencies;
@@ -148,14 +144,13 @@ void run_cuda_rope(const smla_rope_args& args, const Env& env) {
         p.out = args.x;
         p.out.data = address(args.x, 0) + args.first * dtype_bits(args.x.dtype) / 8;
     }
-    constexpr int64_t warps = cuda::kThreads / 32;
+    constexpr int64_t warps = kThreads / 32;
     const int64_t blocks = 4 * std::max(env.device->facts().multiprocessors, 1);
     p.block_groups = std::clamp(tokens * groups / blocks, std::min(warps, groups), groups);
     p.half = args.style == SMLA_ROPE_HALF;
     p.inverse = args.inverse != 0;
-    p.parts = cuda::grid_of(ceil_div(groups, p.block_groups));
-    cuda::launch_ordered(cuda::rope_kernel, tokens * p.parts, cuda::kThreads,
-                         size_t(2 * pairs) * sizeof(float), env, p);
+    p.parts = grid_of(ceil_div(groups, p.block_groups));
+    launch_ordered(rope_kernel, tokens * p.parts, kThreads, size_t(2 * pairs) * sizeof(float), env, p);
 }
 
-}  // namespace smla
+}  // namespace smla::cuda

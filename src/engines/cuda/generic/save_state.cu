@@ -8,9 +8,7 @@
 #include "engines/cuda/common/records.cuh"
 #include "engines/cuda/generic/generic.h"
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -48,13 +46,10 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-}  // namespace cuda
-
 void run_cuda_save_state(const smla_save_state_args& args, const Env& env) {
     const int64_t tokens = args.slots.shape[0];
-    cuda::launch_ordered(cuda::save_state_kernel, tokens, cuda::kThreads, 0, env,
-                         cuda::DeviceCache(args.state), args.kv, args.score, args.ape, args.positions,
-                         args.slots);
+    launch_ordered(save_state_kernel, tokens, kThreads, 0, env, DeviceCache(args.state), args.kv, args.score,
+                   args.ape, args.positions, args.slots);
 }
 
-}  // namespace smla
+}  // namespace smla::cuda

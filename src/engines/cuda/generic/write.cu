@@ -17,9 +17,7 @@
 #include "engines/cuda/common/rotation.cuh"
 #include "engines/cuda/generic/generic.h"
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -149,17 +147,16 @@ __global__ void __launch_bounds__(kThreads + 32)
 
 }  // namespace
 
-}  // namespace cuda
-
 void run_cuda_write(const smla_write_args& args, const Env& env) {
-    const cuda::DeviceCache cache(args.cache);
-    const cuda::RowChange change(args);
+    const DeviceCache cache(args.cache);
+    const RowChange change(args);
     const int64_t tokens = args.slots.shape[0], head = args.head.shape[1];
-    const int threads = cuda::kThreads + (change.rotation.pairs > 0 ? 32 : 0);
-    const int64_t vectors = (present(args.norm_weight) ? head : 0) + (present(args.norm_bias) ? head : 0);
-    cuda::launch_ordered(cuda::write_kernel, tokens, threads,
-                         size_t(2 * change.rotation.pairs + cache.width + vectors) * sizeof(float), env,
-                         cache, args.head, args.tail, args.slots, change);
+    const int threads = kThreads + (change.rotation.pairs > 0 ? 32 : 0);
+    const int64_t vectors =
+        (smla::present(args.norm_weight) ? head : 0) + (smla::present(args.norm_bias) ? head : 0);
+    launch_ordered(write_kernel, tokens, threads,
+                   size_t(2 * change.rotation.pairs + cache.width + vectors) * sizeof(float), env, cache,
+                   args.head, args.tail, args.slots, change);
 }
 
-}  // namespace smla
+}  // namespace smla::cuda

@@ -39,6 +39,4 @@ extern const Candidate<smla_project_args> kFewTokensProject;
 extern const Candidate<smla_project_args> kMmaProject;
 extern const Candidate<smla_project_args> kCublasLtProject;
 
-void run_cuda_project_loops(const smla_project_args& args, const Env& env);
-
 }  // namespace smla

@@ -3,9 +3,7 @@
 
 #include "engines/cuda/candidates.h"
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -52,6 +50,4 @@ const ScoreKernel* choose_score_kernel(const smla_score_args& args, const Env& e
         .kernel;
 }
 
-}  // namespace cuda
-
-}  // namespace smla
+}  // namespace smla::cuda

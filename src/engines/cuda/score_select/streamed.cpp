@@ -9,9 +9,7 @@
 
 #include <algorithm>
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 namespace {
 
@@ -194,6 +192,4 @@ CallPlan<Args> plan_streamed(const Args& args, const Env& env) {
 
 const Candidate<Args> kStreamedScoreSelect{.name = "cuda_streamed_score_select", .plan = plan_streamed};
 
-}  // namespace cuda
-
-}  // namespace smla
+}  // namespace smla::cuda

@@ -4,9 +4,7 @@
 #include "engines/cuda/candidates.h"
 #include "ops/select/select.h"
 
-namespace smla {
-
-namespace cuda {
+namespace smla::cuda {
 
 SelectOutput select_output(const smla_select_args& args) {
     SelectOutput out{.indices = static_cast<int32_t*>(args.indices.data),
@@ -136,6 +134,4 @@ const Candidate<smla_select_args> kRegisterSelect = candidate<kKernels[1]>();
 const Candidate<smla_select_args> kSampledSelect = candidate<kKernels[2]>();
 const Candidate<smla_select_args> kGenericSelect = candidate<kKernels[3]>();
 
-}  // namespace cuda
-
-}  // namespace smla
+}  // namespace smla::cuda
