@@ -15,17 +15,6 @@ bool has(std::span<const T> values, const T& value) {
     return std::find(values.begin(), values.end(), value) != values.end();
 }
 
-std::string joined(std::span<const char* const> words) {
-    std::string out;
-    for (const char* word : words) out += (out.empty() ? "" : ", ") + std::string(word);
-    return out;
-}
-std::string joined(std::span<const int32_t> numbers) {
-    std::string out;
-    for (const int32_t number : numbers) out += (out.empty() ? "" : ", ") + text(number);
-    return out;
-}
-
 std::string cache_type_list(const Backend& backend) {
     std::string out;
     for (const CacheType& type : backend.cache_types)

@@ -50,8 +50,7 @@ BackendInstance::BackendInstance(const Backend& which, const BackendConfig& give
       config(given),
       format(cache_format(which, given)),
       entry_format(smla::entry_format(which, given)) {
-    std::string reasons;
-    for (const std::string& reason : why_not(which, given)) reasons += (reasons.empty() ? "" : "; ") + reason;
+    const std::string reasons = joined(why_not(which, given), "; ");
     if (!reasons.empty()) fail(SMLA_UNSUPPORTED, which.name, reasons, "arguments that it can serve");
     const double scale = config.args.kv_scale;
     const std::string wanted = scale == 0 ? "" : why_not_scale(*find_format(format), float(scale));

@@ -24,12 +24,6 @@ std::string name_list() {
     return out;
 }
 
-std::string joined(const std::vector<std::string>& reasons) {
-    std::string out;
-    for (const std::string& reason : reasons) out += (out.empty() ? "" : "; ") + reason;
-    return out;
-}
-
 // Whether only FlashInfer's backends were made for the cache.
 bool plain_hybrid_cache(const BackendConfig& config) {
     constexpr std::string_view kPlain[] = {"bfloat16", "bf16", "bf16_512", "row_bf16", "fp8_e4m3", "fp8_512"};
@@ -115,8 +109,8 @@ BackendInstance choose_backend(const BackendConfig& config, std::string_view wan
         std::string reasons;
         for (const BackendVerdict& verdict : selection.verdicts)
             if (selection.forced.empty() || selection.forced == verdict.backend->name)
-                reasons +=
-                    text(reasons.empty() ? "" : " | ", verdict.backend->name, ": ", joined(verdict.refusals));
+                reasons += text(reasons.empty() ? "" : " | ", verdict.backend->name, ": ",
+                                joined(verdict.refusals, "; "));
         fail(SMLA_UNSUPPORTED, "backend", reasons, "a backend that can serve the arguments");
     }
     BackendInstance instance(*selection.backend, config);

@@ -60,10 +60,7 @@ public:
             out.stride_elems[i] = stride;
             stride *= shape[i];
         }
-        out.data = take(size_t(stride) * size_t(dtype_bits(dtype)) / 8);
-        out.device_type = env_.device->type();
-        out.device_index = env_.device->index();
-        return out;
+        return placed_at(out, take(size_t(stride) * size_t(dtype_bits(dtype)) / 8), *env_.device);
     }
 
     template <Stage S>

@@ -78,9 +78,7 @@ PlacedTensor place(Device& device, const Tensor& host) {
     const size_t bytes = span_bytes(host);
     out.memory = std::make_shared<DeviceBuffer>(device, bytes);
     device.upload(out.memory->data(), host.data, bytes, nullptr);
-    out.view.data = out.memory->data();
-    out.view.device_type = device.type();
-    out.view.device_index = device.index();
+    out.view = placed_at(host, out.memory->data(), device);
     return out;
 }
 

@@ -140,6 +140,13 @@ struct PlacedTensor {
     std::shared_ptr<DeviceBuffer> memory;
 };
 PlacedTensor place(Device& device, const smla_tensor& host);
+// The same tensor at an address of the device.
+inline smla_tensor placed_at(smla_tensor tensor, void* data, const Device& device) {
+    tensor.data = data;
+    tensor.device_type = device.type();
+    tensor.device_index = device.index();
+    return tensor;
+}
 // Waits for the stream and copies a device tensor to host memory, which `memory` then owns.
 smla_tensor fetch(Device& device, const smla_tensor& tensor, smla_stream stream,
                   std::unique_ptr<char[]>& memory);

@@ -36,6 +36,13 @@ template <class First, class Second, class... Rest>
 std::string text(const First& first, const Second& second, const Rest&... rest) {
     return text(first) + text(second, rest...);
 }
+// The texts of all items with a separator between them.
+template <class Items>
+std::string joined(const Items& items, const char* separator = ", ") {
+    std::string out;
+    for (const auto& item : items) out += text(out.empty() ? "" : separator, item);
+    return out;
+}
 
 }  // namespace smla
 

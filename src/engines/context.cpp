@@ -65,12 +65,10 @@ void parse_demands(const char* field, std::string_view list, bool of_any_engine,
         SMLA_CHECK(
             env.demanded[size_t(index)].empty(), field, std::string(item),
             text("one kernel of ", std::string(stage), ": ", env.demanded[size_t(index)], " is demanded"));
-        std::string known;
-        for (const std::string& name : kernel_names(Stage(index), env.engine)) {
-            if (name == kernel) env.demanded[size_t(index)] = kernel;
-            known += (known.empty() ? "" : ", ") + name;
-        }
-        SMLA_CHECK(!env.demanded[size_t(index)].empty(), field, std::string(item), text("one of ", known));
+        const std::vector<std::string> known = kernel_names(Stage(index), env.engine);
+        SMLA_CHECK(std::ranges::find(known, kernel) != known.end(), field, std::string(item),
+                   "one of " + joined(known));
+        env.demanded[size_t(index)] = kernel;
     }
 }
 

@@ -14,9 +14,7 @@ void* PlacedMemory::copy_of(const void* host, size_t bytes) {
 
 void PlacedMemory::take(Tensor& tensor) {
     if (!present(tensor) || device_.type() == SMLA_CPU) return;
-    tensor.data = tensor.data ? copy_of(tensor.data, span_bytes(tensor)) : nullptr;
-    tensor.device_type = device_.type();
-    tensor.device_index = device_.index();
+    tensor = placed_at(tensor, tensor.data ? copy_of(tensor.data, span_bytes(tensor)) : nullptr, device_);
 }
 
 void PlacedMemory::take(smla_cache& cache) {

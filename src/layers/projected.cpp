@@ -59,9 +59,7 @@ void place_side_by_side(const std::vector<HostTensor*>& weights, Device& device)
             Tensor& view = (*each)->view;
             const size_t size = span_bytes(view);
             device.upload(at, view.data, size, nullptr);
-            view.data = at;
-            view.device_type = device.type();
-            view.device_index = device.index();
+            view = placed_at(view, at, device);
             (*each)->memory = memory;
             at += size;
         }

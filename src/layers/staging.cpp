@@ -19,20 +19,13 @@ void Staging::begin_step() {
     more_.clear();
 }
 
-Tensor Staging::placed_at(const Tensor& host, void* data) const {
-    Tensor out = host;
-    out.device_type = context_.device().type();
-    out.device_index = context_.device().index();
-    out.data = data;
-    return out;
-}
-
 Tensor Staging::room(const Tensor& host) {
     if (stays(host)) return host;
     const size_t bytes = round_up(span_bytes(host), kAlignment);
-    if (used_ + bytes > bytes_) return placed_at(host, more_.emplace_back(context_.device(), bytes).data());
+    if (used_ + bytes > bytes_)
+        return placed_at(host, more_.emplace_back(context_.device(), bytes).data(), context_.device());
     used_ += bytes;
-    return placed_at(host, static_cast<char*>(memory_) + used_ - bytes);
+    return placed_at(host, static_cast<char*>(memory_) + used_ - bytes, context_.device());
 }
 
 Tensor Staging::put_numbers(const Tensor& host, int64_t rows) {
@@ -41,7 +34,7 @@ Tensor Staging::put_numbers(const Tensor& host, int64_t rows) {
     numbers_used_ += round_up(span_bytes(host), kAlignment);
     std::memcpy(numbers_.data() + at, host.data, bytes);
     pieces_.push_back({at, bytes});
-    return placed_at(host, static_cast<char*>(memory_) + at);
+    return placed_at(host, static_cast<char*>(memory_) + at, context_.device());
 }
 
 void Staging::send() {

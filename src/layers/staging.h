@@ -40,7 +40,6 @@ private:
     struct Piece {
         size_t at, bytes;
     };
-    Tensor placed_at(const Tensor& host, void* data) const;
 
     Context& context_;
     void* memory_ = nullptr;  // numbers, then other tensors

@@ -9,11 +9,6 @@ namespace smla {
 
 namespace {
 
-void* default_allocate(void*, size_t bytes, size_t alignment) {
-    return std::aligned_alloc(alignment, round_up(bytes, alignment));
-}
-void default_free(void*, void* memory) { std::free(memory); }
-
 size_t field_bytes(const Tensor& field) {
     return size_t(element_count(field)) * size_t(dtype_bits(field.dtype)) / 8;
 }
@@ -27,6 +22,14 @@ SplitSchedule plan_schedule(const PlanMaxima& maxima) {
 }
 
 }  // namespace
+
+smla_allocator or_malloc(const smla_allocator& given) {
+    if (given.alloc) return given;
+    return {[](void*, size_t bytes, size_t alignment) {
+                return std::aligned_alloc(alignment, round_up(bytes, alignment));
+            },
+            [](void*, void* memory) { std::free(memory); }, nullptr};
+}
 
 Plan::Plan(const PlanMaxima& maxima, const PlanPlace& place) : maxima_(maxima), place_(place) {
     check_plan(maxima);
@@ -62,8 +65,7 @@ void Plan::allocate(size_t bytes) {
         memory_ = static_cast<char*>(place_.device->allocate(bytes));
         return;
     }
-    allocator_ =
-        maxima_.allocator.alloc ? maxima_.allocator : smla_allocator{default_allocate, default_free, nullptr};
+    allocator_ = or_malloc(maxima_.allocator);
     memory_ = static_cast<char*>(allocator_.alloc(allocator_.user, bytes, kCacheLine));
     if (!memory_) fail(SMLA_OUT_OF_MEMORY, "args.allocator", text("null for ", bytes, " bytes"), "memory");
 }
@@ -88,9 +90,7 @@ void Plan::carve() {
         field = largest_field(spec, maxima_);
         if (!present(field)) continue;
         names_[name_count_++] = spec.name;
-        field.data = take(field_bytes(field), spec.padding ? 0xff : 0);
-        field.device_type = place_.device->type();
-        field.device_index = place_.device->index();
+        field = placed_at(field, take(field_bytes(field), spec.padding ? 0xff : 0), *place_.device);
     }
     resize();
 }

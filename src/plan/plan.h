@@ -48,6 +48,9 @@ struct PlanPlace {
                   smla_stream stream) = nullptr;  // null: the host's loops
 };
 
+// The given allocator, or malloc if it has no functions.
+smla_allocator or_malloc(const smla_allocator& given);
+
 class Plan {
 public:
     explicit Plan(const PlanMaxima& maxima, const PlanPlace& place = {});

@@ -3,17 +3,11 @@
 #include "backends/maps/prefill_chunks.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 
 namespace smla {
 
 namespace {
-
-void* default_allocate(void*, size_t bytes, size_t alignment) {
-    return std::aligned_alloc(alignment, round_up(bytes, alignment));
-}
-void default_free(void*, void* memory) { std::free(memory); }
 
 size_t bytes_of(const Tensor& tensor) { return size_t(element_count(tensor) * dtype_bits(tensor.dtype) / 8); }
 
@@ -58,8 +52,7 @@ Metadata::Metadata(const BackendInstance& on)
       tables_(plan_.maxima(), on.config.args, on_gpu()),
       calls_(on.config.args.max_requests) {
     const BackendArgs& args = config_.args;
-    allocator_ =
-        args.allocator.alloc ? args.allocator : smla_allocator{default_allocate, default_free, nullptr};
+    allocator_ = or_malloc(args.allocator);
     num_reqs_ = &number("num_reqs");
     num_actual_tokens_ = &number("num_actual_tokens");
     max_query_len_ = &number("max_query_len");

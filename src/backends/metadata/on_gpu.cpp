@@ -27,8 +27,8 @@ GpuMetadata::GpuMetadata(Context& context, const Plan& plan, const Tensor& field
       table_memory_(device_, tables.bytes()) {
     device_.upload(fields_.data(), fields.data, span_bytes(fields), nullptr);
     device_.fill(table_memory_.data(), 0xff, tables.bytes(), nullptr);
-    tables.place(placed(make_tensor(static_cast<void*>(nullptr), SMLA_U8, {int64_t(tables.bytes())}),
-                        table_memory_.data()));
+    tables.place(placed_at(make_tensor(static_cast<void*>(nullptr), SMLA_U8, {int64_t(tables.bytes())}),
+                           table_memory_.data(), device_));
     const size_t tokens = size_t(plan.maxima().max_tokens);
     rope_ = DeviceBuffer(device_, whole_units(tokens * sizeof(int32_t)));
     size_t bytes = whole_units(span_bytes(fields)) + rope_.bytes() + tables.bytes();
@@ -87,7 +87,7 @@ void GpuMetadata::finish(const PlanBatch& batch, const Field& starts, const Fiel
     for (int g = 0; g < kTokenGroups; ++g) {
         if (!host[g] || !present(*host[g])) continue;
         put_numbers(*host[g], slots_[g]);
-        slots[g] = placed(*host[g], slots_[g].data());
+        slots[g] = placed_at(*host[g], slots_[g].data(), device_);
     }
     staging_buffer_->copy(copies_, batch.stream);
 
@@ -96,7 +96,7 @@ void GpuMetadata::finish(const PlanBatch& batch, const Field& starts, const Fiel
     out.tokens = int32_t(std::max<int64_t>(plan_.size().tokens, 1));  // an empty step still resets the fields
     out.query_start_loc = starts.device;
     out.seq_lens = lengths.device;
-    out.rope_positions = placed(fields.rope_position, rope_.data());
+    out.rope_positions = placed_at(fields.rope_position, rope_.data(), device_);
     out.primary = plan_group(&PlanBatch::primary, batch, slots[0]);
     out.window = plan_group(&PlanBatch::window, batch, slots[1]);
     out.state = plan_group(&PlanBatch::state, batch, slots[2]);
@@ -107,21 +107,14 @@ void GpuMetadata::finish(const PlanBatch& batch, const Field& starts, const Fiel
     there_.build(out);
 }
 
-Tensor GpuMetadata::placed(Tensor host, void* data) const {
-    host.data = data;
-    host.device_type = device_.type();
-    host.device_index = device_.index();
-    return host;
-}
-
 Tensor GpuMetadata::side_of(const Tensor& host, size_t offset) const {
-    return placed(host, static_cast<char*>(fields_.data()) + offset);
+    return placed_at(host, static_cast<char*>(fields_.data()) + offset, device_);
 }
 
 // The shape is that of the host's plan: an empty step has one token on the GPU.
 Tensor GpuMetadata::plan_field(Tensor PlanFields::*member) const {
     const Tensor& host = plan_.fields().*member;
-    return present(host) ? placed(host, (there_.fields().*member).data) : host;
+    return present(host) ? placed_at(host, (there_.fields().*member).data, device_) : host;
 }
 
 }  // namespace smla

@@ -40,7 +40,6 @@ public:
 private:
     void put_numbers(const Tensor& from, const DeviceBuffer& to);
     PlanGroup plan_group(PlanGroup PlanBatch::*member, const PlanBatch& host, const Tensor& slots = {}) const;
-    Tensor placed(Tensor host, void* data) const;
     char* stage(void* to, size_t bytes);
 
     Device& device_;
