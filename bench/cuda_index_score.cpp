@@ -3,6 +3,7 @@
 // nothing may be written.
 #include "cuda_index_run.h"
 #include "formats/layouts.h"
+#include "ops/score/score.h"
 
 #include <algorithm>
 #include <cmath>

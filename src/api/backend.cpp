@@ -23,12 +23,6 @@ namespace {
 
 BackendConfig read_config(const smla_backend_args* args) { return resolve_config(api::read_args(args)); }
 
-std::string lines(const std::vector<std::string>& reasons) {
-    std::string out;
-    for (const std::string& reason : reasons) out += (out.empty() ? "" : "\n") + reason;
-    return out;
-}
-
 nlohmann::json as_json(const BackendChoice& choice) {
     nlohmann::json candidates = nlohmann::json::array();
     for (const BackendVerdict& verdict : choice.verdicts)
@@ -104,8 +98,8 @@ smla_status smla_backend_why_not(const char* name, const smla_backend_args* args
         SMLA_CHECK(original == 0 || original == 1, "original", original, "0 or 1");
         const Backend& backend = find_backend(name);
         const BackendConfig config = read_config(args);
-        api::give_text(lines(original ? published_refusals(backend, config) : why_not(backend, config)),
-                       buffer, bytes);
+        const auto reasons = original ? published_refusals(backend, config) : why_not(backend, config);
+        api::give_text(joined(reasons, "\n"), buffer, bytes);
     });
 }
 
@@ -119,9 +113,7 @@ smla_status smla_backend_select(const smla_backend_args* args, const char* wante
 
 smla_status smla_backend_create(smla_context* context, const char* name, const smla_backend_args* args,
                                 smla_backend** out) {
-    return api::guard([&] {
-        SMLA_CHECK(out, "out", "null", "where the backend goes");
-        *out = nullptr;
+    return api::create(out, "where the backend goes", [&] {
         Context& on = api::checked(context);
         smla_backend_args copy = api::read_args(args);
         if (copy.device.struct_size == 0) copy.device = device_info(on.device());
@@ -131,7 +123,7 @@ smla_status smla_backend_create(smla_context* context, const char* name, const s
         SMLA_CHECK(device.type == on.device().type(), "args.device", device_name(device),
                    text("what the context runs on: ", on.description()));
         made->instance.context = &on;
-        *out = made.release();
+        return made.release();
     });
 }
 
@@ -163,11 +155,9 @@ smla_status smla_backend_cache_shape(const smla_backend* backend, int32_t group,
 }
 
 smla_status smla_backend_metadata_create(const smla_backend* backend, smla_backend_metadata** out) {
-    return api::guard([&] {
-        SMLA_CHECK(out, "out", "null", "where the metadata go");
-        *out = nullptr;
+    return api::create(out, "where the metadata go", [&] {
         const BackendInstance& on = api::handle(backend, "backend").instance;
-        *out = new smla_backend_metadata{on.metadata()};
+        return new smla_backend_metadata{on.metadata()};
     });
 }
 
@@ -218,13 +208,11 @@ smla_status smla_backend_forward(const smla_backend* backend, const smla_backend
 
 smla_status smla_backend_call_create(const smla_backend* backend, const smla_backend_forward_args* args,
                                      const size_t* moving, int32_t moving_count, smla_call** out) {
-    return api::guard([&] {
-        SMLA_CHECK(out, "out", "null", "where the call goes");
-        *out = nullptr;
+    return api::create(out, "where the call goes", [&] {
         const smla_backend& on = api::handle(backend, "backend");
         const ForwardArgs copy = api::read_args(args);
         refuse_output_quant(copy);
-        *out = new ForwardCall(on, copy, moving, moving_count);
+        return new ForwardCall(on, copy, moving, moving_count);
     });
 }
 

@@ -91,20 +91,11 @@ extern "C" {
 
 smla_status smla_call_create(smla_context* context, smla_stage stage, const void* args, const size_t* moving,
                              int32_t moving_count, size_t budget, smla_call** out) {
-    return api::guard([&] {
-        SMLA_CHECK(out, "out", "null", "where the call goes");
-        *out = nullptr;
+    return api::create(out, "where the call goes", [&] {
         Context& on = api::checked(context);
-        api::check_stage(stage);
-        switch (Stage(stage)) {
-#define SMLA_CASE(name, args_type)                                                                           \
-    case Stage::name:                                                                                        \
-        *out =                                                                                               \
-            new StageCall<Stage::name>(on, api::read_call<Stage::name>(args), moving, moving_count, budget); \
-        break;
-            SMLA_STAGES(SMLA_CASE)
-#undef SMLA_CASE
-        }
+        return api::with_stage(stage, [&]<Stage S>() -> smla_call* {
+            return new StageCall<S>(on, api::read_call<S>(args), moving, moving_count, budget);
+        });
     });
 }
 

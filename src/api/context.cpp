@@ -19,14 +19,12 @@ Device& checked_copy(smla_context* context, const void* to, const void* from, si
 extern "C" {
 
 smla_status smla_context_create(const smla_context_args* args, smla_context** out) {
-    return api::guard([&] {
-        SMLA_CHECK(out, "out", "null", "where the context goes");
-        *out = nullptr;
+    return api::create(out, "where the context goes", [&] {
         const smla_context_args copy = api::read_args(args);
         constexpr int32_t least = SMLA_VERSION / kAbiStep * kAbiStep, most = least + kAbiStep - 1;
         SMLA_CHECK(copy.version >= least && copy.version <= most, "args.version", copy.version,
                    text(least, " to ", most, ": SMLA_VERSION of this library's headers"));
-        *out = new smla_context{Context(copy)};
+        return new smla_context{Context(copy)};
     });
 }
 
@@ -44,11 +42,7 @@ smla_status smla_context_device(const smla_context* context, smla_device_type* d
 }
 
 smla_status smla_allocate(smla_context* context, size_t bytes, void** out) {
-    return api::guard([&] {
-        SMLA_CHECK(out, "out", "null", "where the address goes");
-        *out = nullptr;
-        *out = api::checked(context).allocate(bytes);
-    });
+    return api::create(out, "where the address goes", [&] { return api::checked(context).allocate(bytes); });
 }
 
 void smla_release(smla_context* context, void* memory) {

@@ -55,6 +55,16 @@ Handle& handle(Handle* pointer, const char* name) {
     return *pointer;
 }
 
+// Sets *out to what make() returns, or to null if that throws. `wanted`: what `out` is for.
+template <class Out, class Make>
+smla_status create(Out* out, const char* wanted, const Make& make) {
+    return guard([&] {
+        SMLA_CHECK(out, "out", "null", wanted);
+        *out = nullptr;
+        *out = make();
+    });
+}
+
 // Text of any length for the caller's buffer[*bytes]. *bytes becomes the length with its zero even where the
 // buffer is too small, so that a second call can have a larger one.
 inline void give_text(const std::string& given, char* buffer, size_t* bytes) {
@@ -158,9 +168,7 @@ void give_field(const Fields& fields, const char* name, smla_tensor* out) {
         *out = *field;
         return;
     }
-    std::string all;
-    for (const char* each : fields.names()) all += (all.empty() ? "one of " : ", ") + std::string(each);
-    fail(SMLA_INVALID_ARGUMENT, "name", name, all);
+    fail(SMLA_INVALID_ARGUMENT, "name", name, "one of " + joined(fields.names()));
 }
 template <class Fields>
 void give_names(const Fields& fields, const char* const** names, int32_t* count) {

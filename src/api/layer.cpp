@@ -227,14 +227,12 @@ smla_status with_session(Handle* session, Body&& body) {
 extern "C" {
 
 smla_status smla_layer_create(smla_context* context, const smla_layer_args* args, smla_layer** out) {
-    return api::guard([&] {
-        SMLA_CHECK(out, "out", "null", "where the layer goes");
-        *out = nullptr;
+    return api::create(out, "where the layer goes", [&] {
         const smla_layer_args copy = api::read_args(args);
         Context& on = api::checked(context);
         const LayerPrecision precision = read_weights(copy, read_precision(copy, on.engine()));
         const Checkpoint checkpoint = read_checkpoint(copy, on.device());
-        *out = new smla_layer{context,
+        return new smla_layer{context,
                               open_layer(checkpoint, read_config(copy), copy.layer, precision, on.device())};
     });
 }
@@ -295,13 +293,11 @@ smla_status smla_layer_forward(const smla_layer* layer, const smla_layer_step* s
 }
 
 smla_status smla_session_create(const smla_layer* layer, const smla_session_args* args, smla_session** out) {
-    return api::guard([&] {
-        SMLA_CHECK(out, "out", "null", "where the session goes");
-        *out = nullptr;
+    return api::create(out, "where the session goes", [&] {
         const smla_layer& on = api::handle(layer, "layer");
         const SessionOptions options = read_options(api::read_args(args), *on.layer);
         const InUse source = reading(options.entries_of, "args.entries_of");
-        *out = within_args([&] {
+        return within_args([&] {
             return new smla_session{std::make_unique<Session>(on.context->context, *on.layer, options)};
         });
     });

@@ -8,11 +8,9 @@ using namespace smla;
 extern "C" {
 
 smla_status smla_plan_create(const smla_plan_args* args, smla_plan** out) {
-    return api::guard([&] {
-        SMLA_CHECK(out, "out", "null", "where the plan goes");
-        *out = nullptr;
+    return api::create(out, "where the plan goes", [&] {
         const smla_plan_args copy = api::read_args(args);
-        *out = new smla_plan{Plan(copy, copy.context ? plan_place(copy.context->context) : PlanPlace{})};
+        return new smla_plan{Plan(copy, copy.context ? plan_place(copy.context->context) : PlanPlace{})};
     });
 }
 

@@ -3,11 +3,15 @@
 
 #include "api/guard.h"
 #include "engines/candidate.h"
+#include "ops/ops.h"
 
 namespace smla::api {
 
-inline void check_stage(smla_stage stage) {
+// Returns body.operator()<S>() of the stage that a caller names.
+template <class Body>
+decltype(auto) with_stage(smla_stage stage, const Body& body) {
     SMLA_CHECK(stage >= 0 && stage < SMLA_STAGE_COUNT, "stage", stage, text("0 to ", SMLA_STAGE_COUNT - 1));
+    return smla::with_stage(Stage(stage), body);
 }
 
 // Returns the caller's arguments in the form for engines, with explicit strides and the direction of the

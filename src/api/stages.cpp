@@ -1,14 +1,13 @@
 #include "api/stage_args.h"
 #include "engines/run.h"
 #include "ops/check_data.h"
-#include "ops/ops.h"
 
 #include <smla/stages.h>
 
 #include <nlohmann/json.hpp>
 
 using namespace smla;
-using api::check_stage, api::read_call;
+using api::read_call, api::with_stage;
 
 namespace {
 
@@ -88,6 +87,10 @@ std::string explanation(const Context& context, const void* args) {
         .dump();
 }
 
+std::span<const StageField> fields_of_named(smla_stage stage) {
+    return with_stage(stage, []<Stage S>() { return fields_of<ArgsOf<S>>(); });
+}
+
 // The number of the field that lies at an offset.
 int32_t field_at(std::span<const StageField> fields, size_t offset) {
     for (size_t i = 0; i < fields.size(); ++i)
@@ -101,16 +104,14 @@ extern "C" {
 
 smla_status smla_stage_field_count(smla_stage stage, int32_t* count) {
     return api::guard([&] {
-        check_stage(stage);
         SMLA_CHECK(count, "count", "null", "where the number of fields goes");
-        *count = int32_t(fields_of_stage(Stage(stage)).size());
+        *count = int32_t(fields_of_named(stage).size());
     });
 }
 
 smla_status smla_stage_get_field(smla_stage stage, int32_t index, smla_stage_field* out) {
     return api::guard([&] {
-        check_stage(stage);
-        const auto fields = fields_of_stage(Stage(stage));
+        const auto fields = fields_of_named(stage);
         SMLA_CHECK(index >= 0 && size_t(index) < fields.size(), "index", index,
                    text("0 to ", fields.size() - 1, ", the fields of ", stage_name(Stage(stage)).data()));
         const StageField& field = fields[size_t(index)];
@@ -137,16 +138,9 @@ smla_status smla_workspace_size(smla_context* context, smla_stage stage, const v
                                 size_t* bytes) {
     return api::guard([&] {
         const Context& on = api::checked(context);
-        check_stage(stage);
         SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
-        switch (Stage(stage)) {
-#define SMLA_CASE(name, args_type)                                                                   \
-    case Stage::name:                                                                                \
-        *bytes = stage_workspace<Stage::name>(described<Stage::name>(on, args), on.env({}), budget); \
-        break;
-            SMLA_STAGES(SMLA_CASE)
-#undef SMLA_CASE
-        }
+        *bytes = with_stage(
+            stage, [&]<Stage S>() { return stage_workspace<S>(described<S>(on, args), on.env({}), budget); });
     });
 }
 
@@ -154,31 +148,15 @@ smla_status smla_run_stage(smla_context* context, smla_stage stage, const void* 
                            smla_workspace workspace, smla_stream stream) {
     return api::guard([&] {
         const Context& on = api::checked(context);
-        check_stage(stage);
         const Env env = on.env(api::read_workspace(workspace), stream);
-        switch (Stage(stage)) {
-#define SMLA_CASE(name, args_type)                 \
-    case Stage::name:                              \
-        run_sized<Stage::name>(args, env, budget); \
-        break;
-            SMLA_STAGES(SMLA_CASE)
-#undef SMLA_CASE
-        }
+        with_stage(stage, [&]<Stage S>() { run_sized<S>(args, env, budget); });
     });
 }
 
 smla_status smla_prepare(smla_context* context, smla_stage stage, const void* args) {
     return api::guard([&] {
         const Context& on = api::checked(context);
-        check_stage(stage);
-        switch (Stage(stage)) {
-#define SMLA_CASE(name, args_type)                                                \
-    case Stage::name:                                                             \
-        prepare_stage<Stage::name>(described<Stage::name>(on, args), on.env({})); \
-        break;
-            SMLA_STAGES(SMLA_CASE)
-#undef SMLA_CASE
-        }
+        with_stage(stage, [&]<Stage S>() { prepare_stage<S>(described<S>(on, args), on.env({})); });
     });
 }
 
@@ -195,16 +173,7 @@ smla_status smla_explain_stage(smla_context* context, smla_stage stage, const vo
                                size_t* bytes) {
     return api::guard([&] {
         const Context& on = api::checked(context);
-        check_stage(stage);
-        std::string json;
-        switch (Stage(stage)) {
-#define SMLA_CASE(name, args_type)                 \
-    case Stage::name:                              \
-        json = explanation<Stage::name>(on, args); \
-        break;
-            SMLA_STAGES(SMLA_CASE)
-#undef SMLA_CASE
-        }
+        const std::string json = with_stage(stage, [&]<Stage S>() { return explanation<S>(on, args); });
         api::give_text(json, buffer, bytes);
     });
 }
@@ -212,20 +181,12 @@ smla_status smla_explain_stage(smla_context* context, smla_stage stage, const vo
 smla_status smla_check_stage(smla_context* context, smla_stage stage, const void* args) {
     return api::guard([&] {
         const Context& on = api::checked(context);
-        check_stage(stage);
-        const CheckContext checks = on.env({}).checks();
-        switch (Stage(stage)) {
-#define SMLA_CASE(name, args_type)                     \
-    case Stage::name: {                                \
-        args_type copy = read_call<Stage::name>(args); \
-        OpOf<Stage::name>::check(copy, checks);        \
-        check_own_memory(copy, {});                    \
-        check_values(on.device(), copy);               \
-        break;                                         \
-    }
-            SMLA_STAGES(SMLA_CASE)
-#undef SMLA_CASE
-        }
+        with_stage(stage, [&]<Stage S>() {
+            ArgsOf<S> copy = read_call<S>(args);
+            OpOf<S>::check(copy, on.env({}).checks());
+            check_own_memory(copy, {});
+            check_values(on.device(), copy);
+        });
     });
 }
 

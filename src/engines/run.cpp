@@ -3,6 +3,7 @@
 #include "core/interrupt.h"
 #include "engines/error_word.h"
 #include "engines/plan_cache.h"
+#include "ops/attend/attend.h"
 #include "ops/check_data.h"
 
 #include <algorithm>
@@ -197,14 +198,9 @@ std::vector<std::string> kernel_names(Stage stage, smla_engine engine) {
     Env env;
     env.engine = engine;
     std::vector<std::string> out;
-    switch (stage) {
-#define SMLA_NAMES(stage_id, args)                                                                       \
-    case Stage::stage_id:                                                                                \
-        for (const auto& candidate : candidates<Stage::stage_id>(env)) out.emplace_back(candidate.name); \
-        break;
-        SMLA_STAGES(SMLA_NAMES)
-#undef SMLA_NAMES
-    }
+    with_stage(stage, [&]<Stage S>() {
+        for (const auto& candidate : candidates<S>(env)) out.emplace_back(candidate.name);
+    });
     return out;
 }
 

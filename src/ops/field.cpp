@@ -1,5 +1,7 @@
 #include "ops/field.h"
 
+#include "ops/ops.h"
+
 namespace smla {
 
 namespace {
@@ -97,6 +99,10 @@ void check_fields(std::span<const StageField> fields, const void* args, const Ch
         else if (field.kind == FieldKind::cache)
             check_one(field, field_of<smla_cache>(args, field), context, letters);
     }
+}
+
+std::span<const StageField> fields_of_stage(Stage stage) {
+    return with_stage(stage, []<Stage S>() { return fields_of<typename OpOf<S>::Args>(); });
 }
 
 void resolve_strides(Tensor& tensor) {

@@ -2,7 +2,7 @@
 #include "support.h"
 
 #include "kit/mapped.h"
-#include "ops/merge/merge.h"
+#include "ops/ops.h"
 
 #include <algorithm>
 #include <cmath>

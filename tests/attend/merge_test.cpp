@@ -1,5 +1,5 @@
 // merge against sums in long double, and its edge cases.
-#include "ops/merge/merge.h"
+#include "ops/ops.h"
 
 #include <gtest/gtest.h>
 

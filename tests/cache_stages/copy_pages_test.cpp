@@ -1,7 +1,7 @@
 // copy_pages: records move bit for bit, gaps and everything else stay.
-#include "ops/copy_pages/copy_pages.h"
 #include "formats/test_cache.h"
 #include "kit/refused.h"
+#include "ops/ops.h"
 
 #include <functional>
 

@@ -1,7 +1,7 @@
 // gather: which cached token lands in which row of out, holes as zeros, and that nothing else is touched.
-#include "ops/gather/gather.h"
 #include "formats/test_cache.h"
 #include "kit/refused.h"
+#include "ops/ops.h"
 
 #include <cmath>
 #include <functional>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "formats/test_cache.h"
-#include "ops/write/write.h"
+#include "ops/ops.h"
 
 namespace smla::testing {
 

@@ -3,7 +3,7 @@
 #include "formats/test_cache.h"
 #include "kit/refused.h"
 #include "ops/compress/compress.h"
-#include "ops/save_state/save_state.h"
+#include "ops/ops.h"
 
 #include <gtest/gtest.h>
 

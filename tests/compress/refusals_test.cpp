@@ -1,7 +1,7 @@
 // What compress and save_state refuse, by field.
 #include "kit/refused.h"
 #include "ops/compress/compress.h"
-#include "ops/save_state/save_state.h"
+#include "ops/ops.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Rows of the state cache, and tokens that write nothing.
-#include "ops/save_state/save_state.h"
 #include "formats/test_cache.h"
 #include "ops/compress/compress.h"
+#include "ops/ops.h"
 
 #include <gtest/gtest.h>
 

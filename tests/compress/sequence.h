@@ -4,7 +4,7 @@
 
 #include "formats/test_cache.h"
 #include "ops/compress/compress.h"
-#include "ops/save_state/save_state.h"
+#include "ops/ops.h"
 
 #include <cstdint>
 #include <vector>

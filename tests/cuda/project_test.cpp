@@ -2,7 +2,7 @@
 // what the library is told to compute is the product.
 #include "engines/cuda/project/project.h"
 #include "engines/cuda/project/split.h"
-#include "ops/project/project.h"
+#include "ops/ops.h"
 #include "support.h"
 
 #include <gtest/gtest.h>

@@ -1050,14 +1050,14 @@ MUTANTS = [
     ),
     Mutant(
         "a block listed twice counts twice",
-        "src/ops/score_select_blocks/check.cpp",
+        "src/ops/score_select_blocks/reference.cpp",
         "return std::unique(out, out + n) - out;",
         "return n;",
         "test_index ScoreSelectBlocks.OnlyListedKeysAreRead",
     ),
     Mutant(
         "blocks past the window are taken for blocks",
-        "src/ops/score_select_blocks/check.cpp",
+        "src/ops/score_select_blocks/reference.cpp",
         "if (block >= 0 && block < blocks) out[n++]",
         "if (block >= 0 && block <= blocks) out[n++]",
         verify("score_select_blocks"),
@@ -1157,7 +1157,7 @@ MUTANTS = [
     ),
     Mutant(
         "candidate blocks are those of the token before",
-        "src/ops/score_select_blocks/check.cpp",
+        "src/ops/score_select_blocks/reference.cpp",
         "load_int(args.blocks, token, i);",
         "load_int(args.blocks, token > 0 ? token - 1 : 0, i);",
         "smla run --serve examples/traces/mixed.csv --backend FLASHINFER_MLA_SPARSE_DSV41",
@@ -1468,7 +1468,7 @@ MUTANTS = [
     ),
     Mutant(
         "a bias without its norm passes",
-        "src/ops/write/check.cpp",
+        "src/ops/write/reference.cpp",
         "(present(args.norm_weight) && args.norm_kind == SMLA_NORM_LAYER)",
         "args.norm_kind == SMLA_NORM_LAYER",
         "test_cache_stages *",

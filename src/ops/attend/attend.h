@@ -1,21 +1,11 @@
 // attend: what it means (reference.cpp) and what it accepts. See include/smla/stages_attend.h.
 #pragma once
 
-#include "ops/field.h"
-
-#include <smla/stages_attend.h>
-#include <smla/stages_linear.h>
+#include "ops/ops.h"
 
 namespace smla {
 
 constexpr int kMaxHeads = 256;
-
-struct AttendOp {
-    using Args = smla_attend_args;
-    static void check(const Args& args, const CheckContext& context = {});
-    static int64_t tasks(const Args& args) { return args.q.shape[0]; }  // tokens
-    static void reference(const Args& args, int64_t begin, int64_t end);
-};
 
 int64_t max_rows_per_token(const smla_attend_args& args);  // K of both lists
 double softmax_scale(const smla_attend_args& args);

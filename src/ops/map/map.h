@@ -1,19 +1,10 @@
 // map: what it means (reference.cpp) and what it accepts. See include/smla/stages_cache.h.
 #pragma once
 
-#include "ops/field.h"
 #include "ops/map/row_of.h"
-
-#include <smla/stages_cache.h>
+#include "ops/ops.h"
 
 namespace smla {
-
-struct MapOp {
-    using Args = smla_map_args;
-    static void check(const Args& args, const CheckContext& context = {});
-    static int64_t tasks(const Args& args) { return args.positions.shape[0]; }  // tokens
-    static void reference(const Args& args, int64_t begin, int64_t end);
-};
 
 Pool pool_of(const smla_map_args& args);
 

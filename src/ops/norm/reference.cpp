@@ -1,7 +1,7 @@
 #include "core/f32_range.h"
 #include "core/interrupt.h"
-#include "ops/norm/norm.h"
 #include "ops/norm/norm_row.h"
+#include "ops/ops.h"
 
 #include <vector>
 

@@ -1,5 +1,5 @@
 #include "core/interrupt.h"
-#include "ops/project/project.h"
+#include "ops/ops.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,18 +1,9 @@
 // rope: what it means (reference.cpp) and what it accepts. See include/smla/stages_linear.h.
 #pragma once
 
-#include "ops/field.h"
-
-#include <smla/stages_linear.h>
+#include "ops/ops.h"
 
 namespace smla {
-
-struct RopeOp {
-    using Args = smla_rope_args;
-    static void check(const Args& args, const CheckContext& context = {});
-    static int64_t tasks(const Args& args) { return args.x.shape[0]; }  // tokens
-    static void reference(const Args& args, int64_t begin, int64_t end);
-};
 
 // Rules of a rotation of channels [first, first + 2n) of a row; frequencies may be absent. `first`: the
 // field's name.

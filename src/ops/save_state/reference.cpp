@@ -1,5 +1,5 @@
 #include "core/interrupt.h"
-#include "ops/save_state/save_state.h"
+#include "ops/ops.h"
 
 #include <vector>
 

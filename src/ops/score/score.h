@@ -1,22 +1,13 @@
 // score: what it means (reference.cpp) and what it accepts. See include/smla/stages_index.h.
 #pragma once
 
-#include "ops/field.h"
-
-#include <smla/stages_index.h>
+#include "ops/ops.h"
 
 #include <algorithm>
 
 namespace smla {
 
 constexpr int kMaxIndexHeads = 256;
-
-struct ScoreOp {
-    using Args = smla_score_args;
-    static void check(const Args& args, const CheckContext& context = {});
-    static int64_t tasks(const Args& args) { return args.q.shape[0]; }  // tokens
-    static void reference(const Args& args, int64_t begin, int64_t end);
-};
 
 // The fields of a stage that scores: those below, which its arguments have under the same names, then `more`.
 template <class Args, size_t N>

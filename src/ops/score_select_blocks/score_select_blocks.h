@@ -1,19 +1,10 @@
 // score_select_blocks: what it means (reference.cpp) and what it accepts. See include/smla/stages_index.h.
 #pragma once
 
-#include "ops/field.h"
+#include "ops/ops.h"
 #include "ops/score/score.h"
 
-#include <smla/stages_index.h>
-
 namespace smla {
-
-struct ScoreSelectBlocksOp {
-    using Args = smla_score_select_blocks_args;
-    static void check(const Args& args, const CheckContext& context = {});
-    static int64_t tasks(const Args& args) { return args.q.shape[0]; }  // tokens
-    static void reference(const Args& args, int64_t begin, int64_t end);
-};
 
 // The stages that this one is made of. score: without logits and fill. select: the token's own list, without
 // scores and windows.

@@ -1,19 +1,10 @@
 // select: what it means (reference.cpp) and what it accepts. See include/smla/stages_index.h.
 #pragma once
 
-#include "ops/field.h"
 #include "ops/map/row_of.h"
-
-#include <smla/stages_index.h>
+#include "ops/ops.h"
 
 namespace smla {
-
-struct SelectOp {
-    using Args = smla_select_args;
-    static void check(const Args& args, const CheckContext& context = {});
-    static int64_t tasks(const Args& args) { return args.scores.shape[0]; }  // tokens
-    static void reference(const Args& args, int64_t begin, int64_t end);
-};
 
 // score_select has the same fields in its member `select`.
 constexpr std::array<StageField, 10> kSelectFields = [] {

@@ -1,14 +1,83 @@
 // The specification of write_kv and write_index: one token at a time, in float or double, then the format's
 // encoder.
+#include "core/f32_range.h"
 #include "core/hadamard.h"
 #include "core/interrupt.h"
 #include "ops/norm/norm_row.h"
+#include "ops/ops.h"
+#include "ops/rope/rope.h"
 #include "ops/rope/rotate.h"
-#include "ops/write/write.h"
 
 #include <vector>
 
 namespace smla {
+
+template <>
+std::span<const StageField> fields_of<smla_write_args>() {
+    using namespace fields;
+    using Args = smla_write_args;
+    static constexpr StageField table[] = {
+        cache(SMLA_FIELD(cache), kKvFormats | kIndexFormats).written(),
+        in(SMLA_FIELD(head), kFloats, "T Dhead"),
+        in(SMLA_FIELD(tail), kFloats, "T Dtail").optional(),
+        in(SMLA_FIELD(slots), kInts, "N"),
+        in(SMLA_FIELD(norm_weight), kFloats, "Dhead").optional(),
+        in(SMLA_FIELD(norm_bias), kFloats, "Dhead").optional(),
+        in(SMLA_FIELD(positions), kInts, "T").optional(),
+        in(SMLA_FIELD(frequencies), dtype_bit(SMLA_F64), "n").rows().exactly_if(offsetof(Args, positions)),
+        out(SMLA_FIELD(values), kFloats, "T *").optional(),
+    };
+    return table;
+}
+
+namespace {
+
+bool is_f64(const Tensor& tensor) { return present(tensor) && tensor.dtype == SMLA_F64; }
+
+void check_norm(const smla_write_args& args) {
+    SMLA_CHECK(args.norm_kind == SMLA_NORM_RMS || args.norm_kind == SMLA_NORM_LAYER, "args.norm_kind",
+               args.norm_kind, "rms (0) or layer (1)");
+    SMLA_CHECK(!present(args.norm_weight) || is_positive_f32(args.eps), "args.eps", args.eps,
+               "a finite number above 0, also in f32");
+    SMLA_CHECK(!present(args.norm_bias) || (present(args.norm_weight) && args.norm_kind == SMLA_NORM_LAYER),
+               "args.norm_bias", "present", "absent without norm_weight, and for rms");
+}
+
+void check_write(const smla_write_args& args, uint32_t formats, const CheckContext& context) {
+    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
+    check_rope_style("args.rope_style", args.rope_style);
+    check_norm(args);
+    check_fields(args, context);
+    check_format("args.cache", args.cache, formats);
+    const int64_t width = CacheView(args.cache).width, tokens = args.head.shape[0];
+    const int64_t given = args.head.shape[1] + (present(args.tail) ? args.tail.shape[1] : 0);
+    SMLA_CHECK(given == width,
+               present(args.tail) ? "args.head.shape[1] + args.tail.shape[1]" : "args.head.shape[1]", given,
+               text("the width of the cache: ", width));
+    SMLA_CHECK(args.slots.shape[0] <= tokens, "args.slots.shape[0]", args.slots.shape[0],
+               text("at most the tokens of head: ", tokens));
+    check_rotation("args.rope_first", args.rope_first, args.frequencies, width);
+    if (!present(args.values)) return;
+    SMLA_CHECK(args.values.shape[1] == width, "args.values.shape[1]", args.values.shape[1],
+               text("the width of the cache: ", width));
+    if (!is_f64(args.head) && !is_f64(args.tail))
+        check_dtype("args.values", args.values, kFloats & ~dtype_bit(SMLA_F64));
+}
+
+}  // namespace
+
+void WriteKvOp::check(const Args& args, const CheckContext& context) {
+    SMLA_CHECK(args.hadamard == 0, "args.hadamard", args.hadamard, "0: only index keys are rotated by H_D");
+    check_write(args, kKvFormats, context);
+}
+
+void WriteIndexOp::check(const Args& args, const CheckContext& context) {
+    SMLA_CHECK(args.hadamard == 0 || args.hadamard == 1, "args.hadamard", args.hadamard, "0 or 1");
+    check_write(args, kIndexFormats, context);
+    const int64_t width = CacheView(args.cache).width;
+    SMLA_CHECK(!args.hadamard || is_power_of_two(width), "args.cache.width", width,
+               "a power of two, to rotate");
+}
 
 namespace {
 
@@ -65,12 +134,15 @@ void write_tokens(const smla_write_args& args, int64_t begin, int64_t end) {
     }
 }
 
-}  // namespace
-
-void WriteOp::reference(const Args& args, int64_t begin, int64_t end) {
+void write(const smla_write_args& args, int64_t begin, int64_t end) {
     const bool f64 = args.head.dtype == SMLA_F64 || (present(args.tail) && args.tail.dtype == SMLA_F64);
     if (f64) write_tokens<double>(args, begin, end);
     else write_tokens<float>(args, begin, end);
 }
+
+}  // namespace
+
+void WriteKvOp::reference(const Args& args, int64_t begin, int64_t end) { write(args, begin, end); }
+void WriteIndexOp::reference(const Args& args, int64_t begin, int64_t end) { write(args, begin, end); }
 
 }  // namespace smla

@@ -1,4 +1,5 @@
 // Problems of attend and merge.
+#include "ops/attend/attend.h"
 #include "formats/layouts.h"
 #include "kit/problem.h"
 #include "kit/rounded_key.h"

@@ -1,6 +1,7 @@
 // Problems of the stages that use page tables: gather, copy_pages, map.
 #include "formats/layouts.h"
 #include "kit/problem.h"
+#include "ops/map/map.h"
 
 #include <cmath>
 #include <cstring>
