@@ -1,10 +1,5 @@
 #include "api/guard.h"
-#include "backends/maps/combined_rows.h"
-#include "backends/maps/context_split.h"
-#include "backends/maps/decode_schedule.h"
-#include "backends/maps/mixed_rows.h"
-#include "backends/maps/prefill_chunks.h"
-#include "backends/maps/request_rows.h"
+#include "backends/maps/rows.h"
 
 #include <smla/rows.h>
 

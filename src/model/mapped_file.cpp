@@ -2,7 +2,6 @@
 
 #include "core/huge_pages.h"
 #include "core/status.h"
-#include "model/file_range.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

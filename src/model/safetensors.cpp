@@ -1,8 +1,8 @@
 #include "model/safetensors.h"
 
-#include "model/file_range.h"
 #include "model/findings.h"
 #include "model/json.h"
+#include "model/mapped_file.h"
 #include "model/safetensors_dtypes.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // FlashMLA's prefill: both caches gathered into a workspace, combined rows over it, and the attention that
 // the backend gives over pages.
-#include "backends/maps/combined_rows.h"
+#include "backends/maps/rows.h"
 #include "engines/run.h"
 #include "forward_world.h"
 

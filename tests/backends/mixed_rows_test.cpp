@@ -1,7 +1,7 @@
 // Mixed rows, decode schedules and prefill chunks.
 #include "support.h"
 
-#include "backends/maps/decode_schedule.h"
+#include "backends/maps/rows.h"
 #include "plan/split.h"
 
 #include <algorithm>

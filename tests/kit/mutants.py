@@ -473,14 +473,14 @@ MUTANTS = [
     ),
     Mutant(
         "every writer floors the magnitude",
-        "src/formats/mx_fp8.h",
+        "src/formats/mx_fp8.cpp",
         "at.writer & SMLA_WRITER_SCALE_FLOOR ?",
         "false ?",
         "test_formats MxRecords.*",
     ),
     Mutant(
         "records of fp8 hold no values of fp4",
-        "src/formats/mx_fp8.h",
+        "src/formats/mx_fp8.cpp",
         "at.writer & SMLA_WRITER_FP4_VALUES &&",
         "false &&",
         "test_formats MxRecords.*",

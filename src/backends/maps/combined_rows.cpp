@@ -1,10 +1,31 @@
-#include "backends/maps/combined_rows.h"
+#include "backends/maps/rows.h"
 
 #include "ops/own_memory.h"
 
 namespace smla {
 
 namespace {
+
+struct GatheredRequest {
+    int64_t first_row;     // of its part of the workspace
+    int64_t window_begin;  // row of the first gathered token
+    int64_t first_token;   // its position
+};
+
+// Column j; `selected`: what the token's list holds there.
+int32_t combined_row(const GatheredRequest& request, const PrefillColumns& columns, int64_t position,
+                     int32_t j, int32_t selected) {
+    if (j >= columns.entries + columns.window) return -1;
+    int64_t row = request.first_row + selected;
+    if (j >= columns.entries) {
+        const int64_t token = position - columns.window + 1 + (j - columns.entries);
+        if (token < request.first_token) return -1;
+        row = request.window_begin + token - request.first_token;
+    } else if (selected < 0 || row >= request.window_begin) {
+        return -1;
+    }
+    return row > INT32_MAX ? -1 : int32_t(row);
+}
 
 void check(const smla_combined_rows_args& args) {
     SMLA_CHECK(args.window >= 1, "args.window", args.window, "1 or more tokens");

@@ -1,8 +1,19 @@
-#include "backends/maps/context_split.h"
+#include "backends/maps/rows.h"
 
 #include "ops/own_memory.h"
 
 namespace smla {
+
+namespace {
+
+int32_t context_row(int32_t position, int32_t context_len) {
+    return position >= 0 && position < context_len ? position : -1;
+}
+int32_t new_row(int32_t position, int32_t context_len) {
+    return position >= 0 && position >= context_len ? position - context_len : -1;
+}
+
+}  // namespace
 
 void split_context(const smla_split_context_args& args) {
     check_tensor("args.positions", args.positions, kInt32, {kAny, kAny}, kOnHost);
@@ -32,7 +43,8 @@ void lse_from_log2(const Tensor& log2_lse, const Tensor& lse) {
     for (int64_t t = 0; t < lse.shape[0]; ++t)
         for (int64_t h = 0; h < lse.shape[1]; ++h)
             *reinterpret_cast<float*>(address(lse, t, h)) =
-                lse_from_log2(*reinterpret_cast<const float*>(address(log2_lse, t, h)));
+                0.693147180559945309f *  // ln 2
+                *reinterpret_cast<const float*>(address(log2_lse, t, h));
 }
 
 }  // namespace smla

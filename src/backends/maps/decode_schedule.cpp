@@ -1,4 +1,4 @@
-#include "backends/maps/decode_schedule.h"
+#include "backends/maps/rows.h"
 
 #include "core/workspace.h"
 #include "ops/own_memory.h"

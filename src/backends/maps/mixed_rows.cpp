@@ -1,5 +1,6 @@
-#include "backends/maps/mixed_rows.h"
+#include "backends/maps/rows.h"
 
+#include "ops/map/map.h"
 #include "ops/own_memory.h"
 
 #include <algorithm>
@@ -7,6 +8,19 @@
 namespace smla {
 
 namespace {
+
+constexpr int64_t kMixedColumns = 4;  // rows of i32 stay aligned to 16 bytes
+
+// The width of a row with up to `columns` compressed columns.
+int64_t mixed_width(int64_t window, int64_t columns) {
+    return window + ceil_div(columns, kMixedColumns) * kMixedColumns;
+}
+
+// Compressed column c of a prefill token.
+int32_t mixed_entry_row(const BlockTable& table, int64_t request, const PrefillColumns& columns, int32_t c,
+                        int32_t selected) {
+    return c < columns.entries ? row_of(table, request, selected) : -1;
+}
 
 int32_t& element(const Tensor& tensor, int64_t i, int64_t j = 0) {
     return *reinterpret_cast<int32_t*>(address(tensor, i, j));

@@ -1,4 +1,4 @@
-#include "backends/maps/prefill_chunks.h"
+#include "backends/maps/rows.h"
 
 #include "ops/own_memory.h"
 

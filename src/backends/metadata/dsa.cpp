@@ -1,5 +1,5 @@
 // Fields of the backends of V3.2 and GLM-5.x, which have one cache.
-#include "backends/maps/decode_schedule.h"
+#include "backends/maps/rows.h"
 #include "backends/metadata/sets.h"
 #include "plan/split.h"
 

@@ -1,6 +1,6 @@
 #include "backends/metadata/metadata.h"
 
-#include "backends/maps/prefill_chunks.h"
+#include "backends/maps/rows.h"
 
 #include <algorithm>
 #include <limits>

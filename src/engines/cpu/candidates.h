@@ -15,5 +15,10 @@ extern const Candidate<smla_compress_args> kAvx2Compress, kNeonCompress;
 std::string refuse_bf16_product(const smla_project_args& args, const Env& env);
 extern const Candidate<smla_project_args> kAmxProject, kFewTokens512, kFewTokens256, kAvx512Bf16Project,
     kCblasProject, kLoopsProject;
+// score_select/run.cpp: logits leave a tile only as candidates of their row, so scratch does not grow with N
+extern const Candidate<smla_score_select_args> kStreamed;
+// score_select_blocks/run.cpp: tiles are filled with the columns of several blocks, so that small blocks that
+// lie apart cost what neighbours cost
+extern const Candidate<smla_score_select_blocks_args> kStreamedBlocks;
 
 }  // namespace smla::cpu

@@ -3,8 +3,6 @@
 #include "engines/cpu/candidates.h"
 #include "engines/cpu/generic.h"
 #include "engines/cpu/score/run.h"
-#include "engines/cpu/score_select/run.h"
-#include "engines/cpu/score_select_blocks/run.h"
 #include "engines/cpu/select/run.h"
 #include "ops/ops.h"
 
@@ -17,11 +15,6 @@ template <Stage S>
 constexpr auto loops(const char* name) {
     return cpu_generic<OpOf<S>>(name);
 }
-
-constexpr Candidate<smla_score_select_args> kStreamed{.name = "cpu_streamed_score_select",
-                                                      .plan = plan_streamed};
-constexpr Candidate<smla_score_select_blocks_args> kStreamedBlocks{.name = "cpu_streamed_score_select_blocks",
-                                                                   .plan = plan_streamed_blocks};
 
 }  // namespace
 

@@ -1,6 +1,6 @@
 // The attend kernels of the cpu engine.
 #include "core/cpu_features.h"
-#include "engines/cpu/attend/run.h"
+#include "engines/cpu/attend/plan.h"
 #include "engines/cpu/candidates.h"
 #include "engines/cpu/generic.h"
 

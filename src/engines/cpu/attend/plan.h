@@ -79,4 +79,7 @@ struct Scratch {
 Scratch carve_scratch(Arena& arena, const Plan& plan);
 Partial carve_partial(Arena& arena, const Plan& plan);
 
+// Runs attend as it was planned, with the plan's microkernels.
+void run(const smla_attend_args& args, const Plan& plan, const Env& env);
+
 }  // namespace smla::cpu_attend

@@ -1,5 +1,3 @@
-#include "engines/cpu/attend/run.h"
-
 #include "core/interrupt.h"
 #include "engines/cpu/attend/worker.h"
 

@@ -1,5 +1,4 @@
-#include "engines/cpu/score_select/run.h"
-
+#include "engines/cpu/candidates.h"
 #include "engines/cpu/score_select/slices.h"
 #include "ops/score_select/score_select.h"
 #include "ops/select/select.h"
@@ -142,8 +141,9 @@ private:
 
 }  // namespace
 
-CallPlan<smla_score_select_args> plan_streamed(const smla_score_select_args& args, const Env& env) {
-    return plan_stream<Stream, Plan>(StreamedKernels(args.score, args.select, env), args, env);
-}
+const Candidate<smla_score_select_args> cpu::kStreamed{
+    .name = "cpu_streamed_score_select", .plan = [](const smla_score_select_args& args, const Env& env) {
+        return plan_stream<Stream, Plan>(StreamedKernels(args.score, args.select, env), args, env);
+    }};
 
 }  // namespace smla

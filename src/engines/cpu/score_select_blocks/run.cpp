@@ -1,5 +1,4 @@
-#include "engines/cpu/score_select_blocks/run.h"
-
+#include "engines/cpu/candidates.h"
 #include "engines/cpu/score_select/slices.h"
 #include "ops/score_select_blocks/score_select_blocks.h"
 #include "ops/select/select.h"
@@ -262,9 +261,10 @@ private:
 
 }  // namespace
 
-CallPlan<Args> plan_streamed_blocks(const Args& args, const Env& env) {
-    return plan_stream<Stream, Plan>(StreamedKernels(score_args_of(args), select_args_of(args), env), args,
-                                     env);
-}
+const Candidate<Args> cpu::kStreamedBlocks{
+    .name = "cpu_streamed_score_select_blocks", .plan = [](const Args& args, const Env& env) {
+        const StreamedKernels kernels(score_args_of(args), select_args_of(args), env);
+        return plan_stream<Stream, Plan>(kernels, args, env);
+    }};
 
 }  // namespace smla

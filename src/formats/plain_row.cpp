@@ -1,9 +1,9 @@
 // row_* and state_*: `width` contiguous values per token, with any row stride.
-#pragma once
-
 #include "formats/format.h"
 
 namespace smla {
+
+namespace {
 
 template <class Stored>
 struct PlainRow {
@@ -48,5 +48,21 @@ struct PlainRow {
                 .decode_f64 = decode<double>};
     }
 };
+
+}  // namespace
+
+// row_f64, row_f32 and row_bf16 store plain rows. bf16_576 (V3.2: 512 latent, 64 rope) and bf16_512 (V4) are
+// row_bf16 of these widths.
+constexpr int32_t kMaxWidth = 1024;
+
+constexpr Format kRowF64 = PlainRow<double>::make(SMLA_ROW_F64, "row_f64", kMaxWidth, 1);
+constexpr Format kRowF32 = PlainRow<float>::make(SMLA_ROW_F32, "row_f32", kMaxWidth, 1);
+constexpr Format kRowBf16 = PlainRow<uint16_t>::make(SMLA_ROW_BF16, "row_bf16", kMaxWidth, 1);
+
+// state_f32 and state_f64: contribution of a token to a compressed entry.
+constexpr int32_t kMaxStateWidth = 4096;  // 2 * coff * D: 4 times the widest entry (V4: 2048)
+
+constexpr Format kStateF32 = PlainRow<float>::make(SMLA_STATE_F32, "state_f32", kMaxStateWidth, 2);
+constexpr Format kStateF64 = PlainRow<double>::make(SMLA_STATE_F64, "state_f64", kMaxStateWidth, 2);
 
 }  // namespace smla

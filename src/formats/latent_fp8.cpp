@@ -1,10 +1,10 @@
 // fp8_656 and fp8_528: writers store power-of-two scales, 2^ceil(log2(max(amax / 448, 1e-4))), because some
 // readers round scales to bf16 or to an exponent (vLLM #49435). smla's reader uses all 32 bits of a scale.
-#pragma once
-
 #include "formats/codec.h"
 
 namespace smla {
+
+namespace {
 
 template <class Of>
 struct LatentFp8 {
@@ -34,5 +34,13 @@ struct LatentFp8 {
         fp8::decode_bf16(row + Layout::rope_at, Layout::rope, values + Layout::codes);
     }
 };
+
+}  // namespace
+
+// fp8_656 (fp8_ds_mla of V3.2 and GLM): 512 latent values and 64 bf16 rope values.
+constexpr Format kFp8_656 = format_of<LatentFp8<layout::Fp8_656>>(SMLA_FP8_656, "fp8_656");
+
+// fp8_528 (models without RoPE): fp8_656 without the rope part.
+constexpr Format kFp8_528 = format_of<LatentFp8<layout::Fp8_528>>(SMLA_FP8_528, "fp8_528");
 
 }  // namespace smla

@@ -3,12 +3,12 @@
 // values to bf16 (SMLA_WRITER_BF16_FIRST). sglang's compressed entries have values of nvfp4_288, which are
 // exact in bf16 (SMLA_WRITER_FP4_VALUES). A NaN keeps its code. A group with an infinity has the largest
 // scale.
-#pragma once
-
 #include "formats/codec.h"
 #include "formats/nv_fp4.h"
 
 namespace smla {
+
+namespace {
 
 template <class Of>
 struct MxFp8 {
@@ -45,5 +45,14 @@ struct MxFp8 {
                         values + t * Layout::tile);
     }
 };
+
+}  // namespace
+
+// fp8_528_g32 (vLLM 0.33 and sglang's *_NEW caches): a token's values and scales are contiguous.
+constexpr Format kFp8_528_g32 = format_of<MxFp8<layout::Fp8_528_g32<false>>>(SMLA_FP8_528_G32, "fp8_528_g32");
+
+// fp8_528_g32_split (sglang's V41 caches and flashinfer): scales are stored after all rows of a page.
+constexpr Format kFp8_528_g32Split =
+    format_of<MxFp8<layout::Fp8_528_g32<true>>>(SMLA_FP8_528_G32_SPLIT, "fp8_528_g32_split");
 
 }  // namespace smla
