@@ -74,13 +74,9 @@ smla_status smla_tensor_bytes(const smla_tensor* tensor, size_t* bytes) {
         SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
         *bytes = 0;
         if (!present(given)) return;
-        const CheckContext shape = CheckContext{}.shapes_only();
-        switch (given.ndim) {
-            case 1: check_tensor("tensor", given, kAnyDtype, {kAny}, shape); break;
-            case 2: check_tensor("tensor", given, kAnyDtype, {kAny, kAny}, shape); break;
-            case 3: check_tensor("tensor", given, kAnyDtype, {kAny, kAny, kAny}, shape); break;
-            default: check_tensor("tensor", given, kAnyDtype, {kAny, kAny, kAny, kAny}, shape);
-        }
+        const int64_t any[] = {kAny, kAny, kAny, kAny};
+        const auto ndim = size_t(std::clamp(given.ndim, 1, SMLA_MAX_NDIM));
+        check_tensor("tensor", given, kAnyDtype, std::span(any, ndim), CheckContext{}.shapes_only());
         *bytes = span_bytes(given);
     });
 }

@@ -1,4 +1,5 @@
 #include "api/stage_args.h"
+#include "engines/error_word.h"
 #include "engines/run.h"
 #include "ops/check_data.h"
 
@@ -166,6 +167,15 @@ smla_status smla_workspace_init(smla_context* context, smla_workspace workspace,
             fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(workspace.bytes),
                  text("at least ", kWorkspaceHeader, ", for the counters and the error word"));
         api::checked(context).init_workspace(api::read_workspace(workspace), stream);
+    });
+}
+
+smla_status smla_read_error(smla_context* context, smla_workspace workspace, smla_stream stream,
+                            smla_error_word* out) {
+    return api::guard([&] {
+        const Context& on = api::checked(context);
+        SMLA_CHECK(out, "out", "null", "where the error word goes");
+        *out = take_error(on.device(), api::read_workspace(workspace), stream);
     });
 }
 

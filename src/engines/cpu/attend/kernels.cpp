@@ -57,19 +57,16 @@ constexpr Candidate<Args> kernel(const char* name) {
 
 }  // namespace
 
-namespace cpu {
-
 #if defined(__x86_64__)
-const Candidate<Args> kAmxAttend = kernel<kAmx, SMLA_ISA_AMX>("cpu_amx_attend");
-const Candidate<Args> kAvx512Bf16Attend = kernel<kAvx512Bf16, SMLA_ISA_AVX512_BF16>("cpu_avx512_bf16_attend");
-const Candidate<Args> kAvx512Attend = kernel<kAvx512F32, SMLA_ISA_AVX512>("cpu_avx512_f32_attend");
-const Candidate<Args> kAvx2Attend = kernel<kAvx2F32, SMLA_ISA_AVX2>("cpu_avx2_f32_attend");
+const Candidate<Args> cpu::kAmxAttend = kernel<kAmx, SMLA_ISA_AMX>("cpu_amx_attend");
+const Candidate<Args> cpu::kAvx512Bf16Attend =
+    kernel<kAvx512Bf16, SMLA_ISA_AVX512_BF16>("cpu_avx512_bf16_attend");
+const Candidate<Args> cpu::kAvx512Attend = kernel<kAvx512F32, SMLA_ISA_AVX512>("cpu_avx512_f32_attend");
+const Candidate<Args> cpu::kAvx2Attend = kernel<kAvx2F32, SMLA_ISA_AVX2>("cpu_avx2_f32_attend");
 #endif
 #if defined(__aarch64__)
-const Candidate<Args> kNeonAttend = kernel<kNeonF32, SMLA_ISA_NEON>("cpu_neon_f32_attend");
+const Candidate<Args> cpu::kNeonAttend = kernel<kNeonF32, SMLA_ISA_NEON>("cpu_neon_f32_attend");
 #endif
-const Candidate<Args> kScalarAttend = kernel<kScalarF32, SMLA_ISA_SCALAR>("cpu_scalar_f32_attend");
-
-}  // namespace cpu
+const Candidate<Args> cpu::kScalarAttend = kernel<kScalarF32, SMLA_ISA_SCALAR>("cpu_scalar_f32_attend");
 
 }  // namespace smla

@@ -135,14 +135,12 @@ CallPlan<smla_compress_args> plan_compress(const smla_compress_args& args, const
 
 }  // namespace
 
-namespace cpu {
-
 #if defined(__x86_64__)
-const Candidate<smla_compress_args> kAvx2Compress{.name = kPoolAvx2.name, .plan = plan_compress<kPoolAvx2>};
+const Candidate<smla_compress_args> cpu::kAvx2Compress{.name = kPoolAvx2.name,
+                                                       .plan = plan_compress<kPoolAvx2>};
 #elif defined(__aarch64__)
-const Candidate<smla_compress_args> kNeonCompress{.name = kPoolNeon.name, .plan = plan_compress<kPoolNeon>};
+const Candidate<smla_compress_args> cpu::kNeonCompress{.name = kPoolNeon.name,
+                                                       .plan = plan_compress<kPoolNeon>};
 #endif
-
-}  // namespace cpu
 
 }  // namespace smla

@@ -169,15 +169,11 @@ void run_loops(const Args& args, const Env& env) {
 
 }  // namespace
 
-namespace cpu {
-
-const Candidate<Args> kCblasProject{.name = "cpu_cblas_project", .plan = plan_cblas};
-const Candidate<Args> kLoopsProject{.name = "cpu_generic_project", .plan = [](const Args&, const Env&) {
-                                        CallPlan<Args> plan;
-                                        plan.launch = run_loops;
-                                        return plan;
-                                    }};
-
-}  // namespace cpu
+const Candidate<Args> cpu::kCblasProject{.name = "cpu_cblas_project", .plan = plan_cblas};
+const Candidate<Args> cpu::kLoopsProject{.name = "cpu_generic_project", .plan = [](const Args&, const Env&) {
+                                             CallPlan<Args> plan;
+                                             plan.launch = run_loops;
+                                             return plan;
+                                         }};
 
 }  // namespace smla

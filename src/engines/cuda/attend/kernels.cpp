@@ -172,12 +172,8 @@ CallPlan<Args> plan(const Args& args, const Env& env) {
 
 }  // namespace
 
-namespace cuda_attend {
-
-const Candidate<Args> kSm90RawAttend{.name = kSm90Raw, .plan = plan<kRawKernel>};
-const Candidate<Args> kSm90Attend{.name = kSm90, .plan = plan<kDecodingKernel>};
-const Candidate<Args> kMmaAttend{.name = kMma, .plan = plan<kMmaKernel>};
-
-}  // namespace cuda_attend
+const Candidate<Args> cuda_attend::kSm90RawAttend{.name = kSm90Raw, .plan = plan<kRawKernel>};
+const Candidate<Args> cuda_attend::kSm90Attend{.name = kSm90, .plan = plan<kDecodingKernel>};
+const Candidate<Args> cuda_attend::kMmaAttend{.name = kMma, .plan = plan<kMmaKernel>};
 
 }  // namespace smla
