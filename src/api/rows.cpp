@@ -1,5 +1,5 @@
-#include "api/guard.h"
 #include "backends/maps/rows.h"
+#include "api/guard.h"
 
 #include <smla/rows.h>
 
