@@ -26,14 +26,14 @@ bool has_tiles() {
     if (tiles_assumed) return true;
     unsigned a, b, c, d;
     constexpr unsigned bf16 = 1u << 22, tile = 1u << 24;
-    constexpr unsigned gfni = 1u << 8;  // of ecx; files for tiles use it, too
+    constexpr unsigned gfni = 1u << 8;  // bit of ecx; the files for AMX tiles also use GFNI
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bf16) && (d & tile) && (c & gfni);
 }
 #endif
 
 std::string ask_for_tiles() {
 #if defined(__x86_64__) && defined(__linux__)
-    // arch/x86/include/uapi/asm/prctl.h: ARCH_REQ_XCOMP_PERM of the state component XTILEDATA
+    // ARCH_REQ_XCOMP_PERM and the state component XTILEDATA of arch/x86/include/uapi/asm/prctl.h
     constexpr long request_permission = 0x1023, tile_data = 18;
     if (syscall(SYS_arch_prctl, request_permission, tile_data) == 0) return "";
     return std::string("the operating system gives no permission for tile data (arch_prctl: ") +
@@ -47,7 +47,7 @@ std::string ask_for_tiles() {
 
 smla_isa best_isa() {
 #if defined(__x86_64__)
-    // libgcc's probe reads XCR0 too: a set counts only if the operating system saves its registers.
+    // libgcc's probe also reads XCR0: it reports a set only if the operating system saves its registers.
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

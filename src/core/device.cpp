@@ -87,7 +87,7 @@ Tensor fetch(Device& device, const Tensor& tensor, smla_stream stream, std::uniq
     memory = std::make_unique<char[]>(bytes ? bytes : 1);
     device.download(memory.get(), tensor.data, bytes, stream);
     device.wait(stream);
-    Tensor out = tensor;  // the same strides: the gaps were copied, too
+    Tensor out = tensor;  // gaps were copied, so the strides are unchanged
     out.data = memory.get();
     out.device_type = SMLA_CPU;
     out.device_index = 0;

@@ -1,5 +1,5 @@
-// The device whose memory an engine uses: the host, or a GPU. GPU engines implement Device; owners of memory
-// (layers, sessions, plans) allocate and copy through it.
+// Access to the memory of the host or a GPU. GPU engines implement Device; layers, sessions and plans
+// allocate and copy through it.
 #pragma once
 
 #include "core/stage.h"
@@ -20,21 +20,21 @@ struct MetadataJob;
 struct PlanJob;
 class StagingBuffer;
 
-// What a GPU's kernels and their schedules depend on; zeros on a CPU.
+// Properties of a GPU on which kernels and schedules depend; zeros for a CPU.
 struct DeviceFacts {
     int capability = 0;  // 10 * major + minor: 90 for an H200
     int multiprocessors = 0;
-    size_t shared_bytes = 0;  // shared memory of a thread block, at most
+    size_t shared_bytes = 0;  // maximum shared memory of a thread block
     size_t memory_bytes = 0, l2_bytes = 0;
     bool reads_pageable = false;  // kernels can read pageable host memory
     std::string name;
 };
 
-// Recorded device work, all of which one call queues again.
+// Recorded device work that replay() queues again.
 class Recording {
 public:
     virtual ~Recording() = default;
-    virtual void replay(smla_stream stream) const = 0;  // not from two threads at once
+    virtual void replay(smla_stream stream) const = 0;  // not for concurrent calls
 };
 
 class Device {
@@ -44,44 +44,44 @@ public:
     virtual int32_t index() const = 0;
     virtual const DeviceFacts& facts() const = 0;
 
-    // Aligned to 256 bytes on a GPU, to a cache line on the host. Throws when there is no memory.
+    // Returns memory aligned to 256 bytes on a GPU, to a cache line on the host. Throws if memory runs out.
     virtual void* allocate(size_t bytes) = 0;
     virtual void release(void* memory) noexcept = 0;
     virtual bool reaches(const void* memory) const = 0;  // whether kernels can read and write it
-    // Copies run in stream order. upload: `from` may be reused when the call returns.
+    // Copy in stream order. The memory at `from` may be reused when upload() returns.
     virtual void upload(void* to, const void* from, size_t bytes, smla_stream stream) = 0;
-    // The same from memory of the C++ heap, without waiting for the stream: CUDA has read such memory when
-    // its copy returns, but not pinned memory.
+    // Uploads from the C++ heap without waiting for the stream. CUDA has read pageable memory when its copy
+    // returns, but not pinned memory.
     virtual void upload_heap(void* to, const void* from, size_t bytes, smla_stream stream) {
         upload(to, from, bytes, stream);
     }
     virtual void download(void* to, const void* from, size_t bytes, smla_stream stream) = 0;
     virtual void fill(void* to, int byte, size_t bytes, smla_stream stream) = 0;
-    // Fills `rows` rows of row_bytes each, which begin `pitch` bytes apart.
+    // Fills `rows` rows of row_bytes bytes each, which begin `pitch` bytes apart.
     virtual void fill_rows(void* to, size_t pitch, int byte, size_t row_bytes, size_t rows,
                            smla_stream stream) = 0;
     virtual void wait(smla_stream stream) = 0;
-    // Whether waiting for the stream would break a capture: of this stream or, for the null stream, of one
-    // that it synchronises with.
+    // Returns whether waiting for the stream would break a capture of this stream or, for the null stream, of
+    // one that synchronizes with it.
     virtual bool capturing(smla_stream stream) = 0;
-    // Seconds that the work queued by `body` takes, measured with the device's clock. Waits for that work.
+    // Returns the seconds that the work queued by `body` takes on the device's clock. Waits for that work.
     virtual double seconds_of(smla_stream stream, const std::function<void()>& body) = 0;
 
-    // Records what `body` queues on the stream that it is given, without running it. Null: the device cannot
-    // record, or cannot record this work.
+    // Records the work that `body` queues on its stream, without running it. Returns null if the device
+    // cannot record this work.
     virtual std::unique_ptr<Recording> record(const std::function<void(smla_stream)>& body) {
         (void)body;
         return nullptr;
     }
 
-    // What a GPU does for plans, metadata and checked calls, in stream order. Not for the host's device.
+    // Do a GPU's work for plans, metadata and checked calls in stream order.
     virtual void build_plan(const PlanJob& job, smla_stream stream);         // at most two launches
     virtual void fill_metadata(const MetadataJob& job, smla_stream stream);  // one launch
     virtual std::unique_ptr<StagingBuffer> open_staging_buffer(size_t bytes);
-    // Row i of `rows` [n,columns] becomes 0, 1, ..., counts[i] - 1, then -1.
+    // Sets row i of `rows` [n,columns] to 0, 1, ..., counts[i] - 1, then -1.
     virtual void count_up(const int32_t* counts, int32_t* rows, int64_t n, int64_t columns,
                           smla_stream stream);
-    // Scans a call's lists and notes the first bad value in the workspace's error word.
+    // Scans a call's lists and writes the first bad value to the workspace's error word.
     virtual void note_bad_value(const IndexScan& scan, Stage stage, const Env& env);
 
     // Makes the device current for this thread during the scope's lifetime.
@@ -103,7 +103,7 @@ private:
 };
 
 Device& host_device();
-// For calls that wait: throws if the stream is being captured. The capture stays intact.
+// Throws if the stream is being captured, because the caller waits for it. The capture stays intact.
 void refuse_capture(Device& device, smla_stream stream);
 
 // Owns a block of device memory.
@@ -133,14 +133,14 @@ private:
     size_t bytes_ = 0;
 };
 
-// A copy of a host tensor in device memory, with the same strides, and the owner of that memory. On the host
-// device: the tensor itself, not copied.
+// Copy of a host tensor in device memory, with equal strides, and the owner of that memory. For the host's
+// device, `view` is the tensor itself.
 struct PlacedTensor {
     smla_tensor view{};
     std::shared_ptr<DeviceBuffer> memory;
 };
 PlacedTensor place(Device& device, const smla_tensor& host);
-// The same tensor at an address of the device.
+// Returns the tensor at another address, on the device.
 inline smla_tensor placed_at(smla_tensor tensor, void* data, const Device& device) {
     tensor.data = data;
     tensor.device_type = device.type();

@@ -1,5 +1,4 @@
-// The value of every e4m3 code: a decode loop is then one load per value instead of the branches of
-// e4m3_to_f32.
+// Table of the values of all e4m3 codes: one load per value replaces the branches of e4m3_to_f32.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// The table of smla's environment variables, which checks of their values and docs/environment.md use.
+// Table of smla's environment variables, for the checks of their values and docs/environment.md.
 #pragma once
 
 #include <initializer_list>
@@ -10,7 +10,7 @@ namespace smla {
 
 struct EnvironmentVariable {
     const char* name;
-    const char* values;  // valid values; for a choice, all words, separated by ", "
+    const char* values;  // valid values; all words of a choice, separated by ", "
     const char* meaning;
     const char* checked;  // time of the check
     enum class Kind { text, choice, number } kind = Kind::text;
@@ -22,8 +22,8 @@ std::span<const EnvironmentVariable> environment_variables();
 const char* environment(const char* name);
 // Returns the number in a variable of the table; none if it is unset, empty or invalid.
 std::optional<int> environment_number(const char* name);
-// Throws SMLA_INVALID_ARGUMENT, with the variable as the field, if one holds an invalid word or number.
-// `unused`: variables that an argument of the caller overrides; they are not checked.
+// Throws SMLA_INVALID_ARGUMENT, with the variable as the field, if one has an invalid word or number.
+// `unused` lists variables to skip, because an argument of the caller overrides them.
 void check_environment(std::initializer_list<std::string_view> unused);
 
 }  // namespace smla

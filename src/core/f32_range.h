@@ -1,4 +1,4 @@
-// Numbers of a call that kernels take in f32.
+// Checks of numbers that kernels convert to f32.
 #pragma once
 
 #include <limits>
@@ -6,13 +6,13 @@
 
 namespace smla {
 
-// Above 0 and finite, as an f32 too.
+// Returns whether a value is finite and above 0, also as f32.
 constexpr bool is_positive_f32(double value) {
     using F32 = std::numeric_limits<float>;
     return value >= F32::denorm_min() && value <= F32::max();
 }
 
-// Whether scores times both scales and log2 e, the factor that kernels keep, stay finite.
+// Returns whether both scales times log2 e, the factor in the kernels, is finite in f32.
 constexpr bool softmax_fits_f32(double softmax_scale, double q_scale) {
     return softmax_scale * q_scale * std::numbers::log2e <= std::numeric_limits<float>::max();
 }

@@ -1,5 +1,4 @@
-// Support for fork(): only the calling thread survives in the child, and a lock that another thread held
-// would stay locked there for ever.
+// Support for fork(). In the child, locks of threads other than the caller would stay locked.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +6,10 @@
 
 namespace smla {
 
-// The number of forks between the process that loaded the library and this one.
+// Returns the number of forks between the process that loaded the library and this one.
 uint32_t fork_generation();
 
-// Remembers the process that made an object; here() is false in a child of fork().
+// Records the process that made an object; here() returns false in a child of fork().
 class Birthplace {
 public:
     bool here() const { return generation_ == fork_generation(); }
@@ -19,7 +18,7 @@ private:
     uint32_t generation_ = fork_generation();
 };
 
-// A lock of static storage duration. fork() leaves it unlocked in the child.
+// Lock of static storage duration that fork() leaves unlocked in the child.
 class GlobalMutex {
 public:
     GlobalMutex();

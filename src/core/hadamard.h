@@ -1,6 +1,6 @@
-// The rotation of indexer queries and keys: row = row * H_n / sqrt(n), H_n in Sylvester (natural) order, n a
-// power of two. H is symmetric and H * H = n I, so rotating twice gives the row back, and q . k is kept when
-// both are rotated.
+// Rotation of indexer queries and keys: row = row * H_n / sqrt(n), with H_n in Sylvester (natural) order and
+// n a power of two. H_n is symmetric and H_n * H_n = n I. Therefore a second rotation restores the row, and
+// rotating both q and k keeps q . k.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// Marks functions that host loops and CUDA kernels share: no heap, no exceptions, no containers.
+// Marks functions for host loops and CUDA kernels. Such functions use no heap, exceptions or containers.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -1,4 +1,4 @@
-// Objects that serve one call at a time: a concurrent call of another thread is an error.
+// Detects concurrent calls on objects that serve one call at a time.
 #pragma once
 
 #include "core/status.h"
@@ -8,19 +8,20 @@
 
 namespace smla {
 
-// Counts the calls that use an object.
+// Count of the calls that use an object.
 class Users {
 private:
     friend class InUse;
     static constexpr int32_t kChanging = -1;
-    std::atomic<int32_t> reading_{0};  // number of calls that read; kChanging: one call changes it
+    std::atomic<int32_t> reading_{0};  // number of reading calls; kChanging during a change
 };
 
-// Marks an object as in use during a call. Calls that read it may overlap; a call that changes it may not.
+// Marks an object as in use during a call. Calls that read an object may overlap; a call that changes an
+// object may not.
 class InUse {
 public:
     enum As { reads, changes };
-    // Throws if another call uses the object in a way that excludes this call. users null: no check.
+    // Throws if another call uses the object in a way that excludes this call. `users` may be null.
     InUse(Users* users, const char* field, As as) : users_(users), as_(as) {
         if (users_ && !enter())
             fail(SMLA_INVALID_ARGUMENT, field, "an object that another thread is using",

@@ -1,4 +1,4 @@
-// Ends a long call on a CPU when the function of smla_set_interrupt() (smla/context.h) says so.
+// Ends a long call on a CPU when the function of smla_set_interrupt() (smla/context.h) requests it.
 #pragma once
 
 #include "core/status.h"
@@ -11,19 +11,19 @@
 
 namespace smla {
 
-// Sets the function for calls of this thread; null: none. `pause` is the time from the start of a call to the
-// first question and between questions.
+// Sets the function for calls of this thread; null for none. `pause` is the time from the start of a call to
+// the first check, and between checks.
 constexpr std::chrono::milliseconds kInterruptPause{50};
 void set_interrupt(smla_interrupt_function function, void* user,
                    std::chrono::milliseconds pause = kInterruptPause);
 
 // Starts the timing of a C ABI call on this thread. Throws if the interrupt function makes the call.
 void begin_call();
-// Throws SMLA_CANCELLED if the call must end. Called between pieces of work, on any thread of a call.
+// Throws SMLA_CANCELLED if the call must end. Threads of a call run this between pieces of work.
 void stop_point();
 
-// While it exists, this thread works for a call of another thread and stops once `stopped` is true; null: for
-// a call of this thread.
+// During its lifetime, this thread works for a call of another thread and stops once `stopped` is true. A
+// null `stopped` means a call of this thread.
 class WorksFor {
 public:
     explicit WorksFor(const std::atomic<bool>* stopped);

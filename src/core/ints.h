@@ -1,4 +1,4 @@
-// Integers of tensors, on the host and in kernels.
+// Reads integers of tensors, on the host and in kernels.
 #pragma once
 
 #include "core/host_device.h"
@@ -9,7 +9,7 @@
 
 namespace smla {
 
-// An element of an i32 or i64 tensor of one or two dimensions, whatever its strides.
+// Returns an element of an i32 or i64 tensor of one or two dimensions with any strides.
 SMLA_HOST_DEVICE inline int64_t load_int(const smla_tensor& tensor, int64_t i, int64_t j = 0) {
     int64_t at = i * tensor.stride_elems[0];
     if (tensor.ndim > 1) at += j * tensor.stride_elems[1];

@@ -1,4 +1,4 @@
-// Functions of a library that is loaded at run time, so that neither build nor start needs it.
+// Loads functions of a library at run time, so that neither build nor start needs the library.
 #pragma once
 
 #include "core/status.h"
@@ -20,23 +20,23 @@ public:
         function = reinterpret_cast<Function>(dlsym(library_, name));
         all_ = all_ && function;
     }
-    bool all() const { return all_; }  // looked up so far were found
+    bool all() const { return all_; }  // whether all look-ups so far succeeded
 
 private:
     void* library_;
     bool all_ = true;
 };
 
-// Whether dlopen() cannot hang on this name. A name with '/' is the path of a file, and opening a FIFO waits
-// for a writer.
+// Returns whether dlopen() cannot hang on this name. A name with '/' is a file's path, and opening a FIFO
+// waits for a writer.
 inline bool may_be_opened(const char* name) {
     struct stat found {};
     return !std::strchr(name, '/') || stat(name, &found) != 0 || S_ISREG(found.st_mode);
 }
 
-// Loads a table of functions, which find(symbols, table) looks up: from the library that the environment
-// variable names (empty: none), else from the first of `usual` that has all of them. Throws if the named
-// library lacks one. Returns Table{} if all of `usual` do; otherwise `library` in the table is its name.
+// Loads a table of functions, which find(symbols, table) looks up. The library is the one that the
+// environment variable names (empty: none), else the first of `usual` that has all functions. Throws if the
+// named library lacks one. Returns Table{} if all of `usual` do; otherwise `library` is its name.
 template <class Table, class Find>
 Table load_library(const char* variable, std::initializer_list<const char*> usual, const Find& find) {
     constexpr const char* kWanted = "a library with the functions that smla calls, or an empty value";
@@ -54,7 +54,7 @@ Table load_library(const char* variable, std::initializer_list<const char*> usua
         if (!may_be_opened(named))
             fail(SMLA_INVALID_ARGUMENT, variable, text(named, " (not a regular file)"), kWanted);
         if (*named && !attempt(named, out)) {
-            const char* const why = dlerror();  // null: it was loaded, and lacks a function
+            const char* const why = dlerror();  // null: the library was loaded but lacks a function
             fail(SMLA_INVALID_ARGUMENT, variable, text(named, " (", why ? why : "lacks a function", ")"),
                  kWanted);
         }

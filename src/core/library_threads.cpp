@@ -36,7 +36,7 @@ void run_on_library_thread(const char* name, const std::function<void()>& body) 
                 error = std::current_exception();
             }
         });
-        starting.reset();  // signals reach the calling thread while it waits
+        starting.reset();  // the calling thread gets signals while it waits
         thread.join();
     } catch (const std::system_error& failure) {
         fail(SMLA_OUT_OF_MEMORY, name, failure.code().message(), "a new thread");

@@ -6,10 +6,10 @@
 
 namespace smla {
 
-// While an object of this class exists, threads that the calling thread starts, directly or in another
-// library, block all signals except those that their own instructions raise, and SIGPROF, which sampling
-// profilers need. A signal therefore never runs the caller's handler, or ends the process, in a thread that
-// the caller does not know.
+// During the lifetime of an object, threads started by the calling thread, directly or in another library,
+// block signals. They do not block faults of their own instructions, and SIGPROF, which sampling profilers
+// need. A signal therefore never runs the caller's handler, or ends the process, in a thread that the caller
+// did not start.
 class LibraryThreads {
 public:
     LibraryThreads();
@@ -25,7 +25,7 @@ private:
 void name_thread(const char* name);
 
 // Calls body() on a new thread with this mask and name, which threads started by body() inherit, and waits
-// for its end. The calling thread keeps its mask and name. Rethrows the exception of body(). Throws
+// for its end. The calling thread keeps its mask and name. Rethrows exceptions of body(). Throws
 // SMLA_OUT_OF_MEMORY if the thread does not start.
 void run_on_library_thread(const char* name, const std::function<void()>& body);
 

@@ -14,9 +14,9 @@ namespace {
 
 constexpr int kMostCores = 1 << 16;
 
-// The affinity mask, a flag per core; empty: the system does not say.
+// Returns the affinity mask, a flag per core; empty if the system does not report it.
 std::vector<bool> affinity() {
-    // A mask that is shorter than the kernel's own is refused.
+    // Linux rejects a mask that is shorter than its own.
     for (int cores = CPU_SETSIZE; cores <= kMostCores; cores *= 2) {
         std::vector<cpu_set_t> mask(size_t(cores / CPU_SETSIZE));
         const size_t bytes = mask.size() * sizeof(cpu_set_t);
@@ -28,7 +28,7 @@ std::vector<bool> affinity() {
     return {};
 }
 
-// Paths are strings: std::filesystem::path of libstdc++ 12 crashes where memory runs out while it is copied.
+// Paths are strings, because std::filesystem::path of libstdc++ 12 crashes if a copy runs out of memory.
 std::string first_line(const std::string& path) {
     std::ifstream file(path);
     std::string line;
@@ -42,15 +42,15 @@ bool has_word(const std::string& list, const std::string& word) {
 
 double smaller_limit(double a, double b) { return a > 0 && (b <= 0 || a < b) ? a : b; }
 
-// The smallest limit of this process's control groups and of those around them, 0 if none has one.
-// limit(group): that of one group's folder, 0 if it has none.
+// Returns the smallest limit of this process's control groups and their parents, 0 if none has a limit.
+// limit(group) returns the limit in one group's folder, 0 if there is none.
 template <typename Limit>
 double limit_of_groups(const std::string& root, const std::string& controller,
                        const std::vector<std::string>& mounts, const Limit& limit) {
     std::ifstream groups(root + "/proc/self/cgroup");
     double least = 0;
-    // "ID:CONTROLLERS:GROUP"; version 2 names no controllers. A container may see the host's name of its
-    // group: then only the limit of the folder that is mounted is found, which is the container's own.
+    // A line is "ID:CONTROLLERS:GROUP"; version 2 names no controllers. A container may see the host's name
+    // of its group. Then only the mounted folder, the container's own, is found.
     for (std::string line; std::getline(groups, line);) {
         const size_t first = line.find(':'), second = line.find(':', first + 1);
         if (second == std::string::npos) continue;
@@ -69,7 +69,7 @@ double limit_of_groups(const std::string& root, const std::string& controller,
     return least;
 }
 
-// Version 2: "QUOTA PERIOD" or "max PERIOD". Version 1: a file each, -1 for no limit.
+// Control groups of version 2 have "QUOTA PERIOD" or "max PERIOD"; version 1 has two files, -1: no limit.
 double cores_of_group(const std::string& group) {
     const auto cores = [](const std::string& quota_and_period) {
         std::istringstream in(quota_and_period);
@@ -81,7 +81,7 @@ double cores_of_group(const std::string& group) {
         cores(first_line(group + "/cpu.cfs_quota_us") + " " + first_line(group + "/cpu.cfs_period_us")));
 }
 
-// Version 2: bytes or "max". Version 1 writes a number near 2^63 for no limit.
+// Control groups of version 2 have bytes or "max"; version 1 has a number near 2^63 for no limit.
 double bytes_of_group(const std::string& group) {
     const auto bytes = [](const std::string& number) {
         std::istringstream in(number);

@@ -1,5 +1,5 @@
-// Log lines go to the caller's function, else to stderr if SMLA_LOG is set (0 error, 1 warning, 2 info), else
-// nowhere.
+// Passes log lines to the caller's function. Without one, log lines go to stderr if SMLA_LOG is set (0 error,
+// 1 warning, 2 info).
 #pragma once
 
 #include <smla/context.h>

@@ -1,4 +1,4 @@
-// Bit-exact number formats: bf16, f16, e4m3 (fn), e8m0, e2m1. All roundings are to nearest, ties to even
+// Bit-exact conversions of bf16, f16, e4m3 (fn), e8m0 and e2m1. Roundings are to nearest, ties to even,
 // unless a name says otherwise.
 #pragma once
 
@@ -17,7 +17,7 @@ SMLA_HOST_DEVICE inline float bf16_to_f32(uint16_t bits) {
 
 SMLA_HOST_DEVICE inline uint16_t f32_to_bf16(float value) {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40u);  // a NaN stays one
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40u);  // NaN stays NaN
     return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -37,7 +37,7 @@ SMLA_HOST_DEVICE inline uint16_t f32_to_f16(float value) {
                    magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return uint16_t(sign | 0x7e00u);
     if (magnitude >= 0x477ff000u) return uint16_t(sign | 0x7c00u);  // 65520 and above round to infinity
-    if (magnitude < 0x38800000u) {  // below 2^-14: a multiple of 2^-24, rounded by the float adder
+    if (magnitude < 0x38800000u) {  // values below 2^-14 are multiples of 2^-24, rounded by the float adder
         const float steps = std::bit_cast<float>(magnitude) + 0.5f;
         return uint16_t(sign | (std::bit_cast<uint32_t>(steps) - 0x3f000000u));
     }
@@ -54,11 +54,11 @@ SMLA_HOST_DEVICE inline float e4m3_to_f32(uint8_t code) {
     return code & 0x80 ? -magnitude : magnitude;
 }
 
-// Saturates to +-448; NaN stays NaN. All cases are computed and one selected by mask, so that loops
-// vectorise: 3 times as fast as branches on values of mixed magnitudes.
+// Saturates to +-448; NaN stays NaN. Computes all cases and selects one by mask, so that loops vectorize;
+// this is 3 times as fast as branches on values of mixed magnitudes.
 SMLA_HOST_DEVICE inline uint8_t f32_to_e4m3(float value) {
     const uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7fffffffu;
-    // below 2^-6: a multiple of 2^-9, rounded by the float adder
+    // values below 2^-6 are multiples of 2^-9, rounded by the float adder
     const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0x1p14f) - 0x46800000u;
     const uint32_t normal = (magnitude + 0x7ffffu + ((magnitude >> 20) & 1u) - 0x3c000000u) >> 20;
     const uint32_t large = 0x7eu + uint32_t(magnitude > 0x7f800000u);  // 448 and above, or NaN
@@ -73,8 +73,8 @@ SMLA_HOST_DEVICE inline float e8m0_to_f32(uint8_t code) {
     return code == 0 ? 0x1p-127f : std::bit_cast<float>(uint32_t(code) << 23);
 }
 
-// The E8M0 code of 2^ceil(log2(value)) for a finite value > 0, from its bits: exact at powers of two, where
-// log2 is not.
+// Returns the E8M0 code of 2^ceil(log2(value)) for a finite value > 0. Uses the value's bits, because log2 is
+// not exact at powers of two.
 SMLA_HOST_DEVICE inline uint8_t ceil_e8m0(float value) {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
     if (bits <= 0x00400000u) return 0;  // at most 2^-127
@@ -83,23 +83,22 @@ SMLA_HOST_DEVICE inline uint8_t ceil_e8m0(float value) {
 }
 
 SMLA_HOST_DEVICE inline float e2m1_to_f32(uint8_t code) {
-    // no table: a GPU would keep it in local memory
+    // no table, because a GPU would place it in local memory
     const uint32_t steps = code & 7u;  // 0, 0.5, then 1, 1.5, 2, 3, 4, 6: a float's exponent and first bit
     const float magnitude = steps < 2 ? 0.5f * float(steps) : std::bit_cast<float>((steps + 252) << 22);
     return code & 8 ? -magnitude : magnitude;
 }
 
 // Converts the e2m1 code in each half of a word (its lowest four bits or, if `next`, the four above them) to
-// a bf16 of 2^-126 times its value: magnitude at bit 6, sign at bit 15. Other bits of the word are ignored.
+// a bf16 of 2^-126 times its value. The magnitude is at bit 6 and the sign at bit 15. Other bits are ignored.
 SMLA_HOST_DEVICE inline uint32_t e2m1_pair_to_tiny_bf16(uint32_t codes, bool next) {
     const uint32_t mask = next ? 0x00f000f0u : 0x000f000fu;
-    const uint32_t places =
-        next ? 0x0104u : 0x1040u;  // the code's copies: one for the magnitude, one for the sign
+    const uint32_t places = next ? 0x0104u : 0x1040u;  // copies of the code for the magnitude and the sign
     return (codes & mask) * places & 0x81c081c0u;
 }
 
-// Saturates to +-6, and so does a NaN. Ties go to the even code: as values, 0.25 -> 0, 0.75 -> 1, 1.25 ->
-// 1, 1.75 -> 2, 2.5 -> 2, 3.5 -> 4, 5 -> 4.
+// Values beyond +-6, and NaN, saturate. Ties go to the even code: 0.25 -> 0, 0.75 -> 1, 1.25 -> 1, 1.75 -> 2,
+// 2.5 -> 2, 3.5 -> 4, 5 -> 4.
 SMLA_HOST_DEVICE inline uint8_t f32_to_e2m1(float value) {
     const float magnitude = std::fabs(value);
     const uint8_t sign = std::signbit(value) ? 8 : 0;
@@ -114,7 +113,7 @@ SMLA_HOST_DEVICE inline uint8_t f32_to_e2m1(float value) {
     return uint8_t(sign | code);
 }
 
-// The same, but ties go to the smaller magnitude, and zero has no sign; a NaN is 0.
+// Like f32_to_e2m1, but ties go to the smaller magnitude, zero has no sign, and NaN becomes 0.
 SMLA_HOST_DEVICE inline uint8_t f32_to_e2m1_ties_to_zero(float value) {
     const float magnitude = std::fabs(value);
     const int code = (magnitude > 0.25f) + (magnitude > 0.75f) + (magnitude > 1.25f) + (magnitude > 1.75f) +

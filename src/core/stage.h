@@ -1,5 +1,4 @@
-// The stages of the pipeline, spelt once: log names, bench names, test folders and the support matrix come
-// from here.
+// The stages of the pipeline. Log names, bench names, test folders and the support matrix use this list.
 #pragma once
 
 #include <smla/stages_attend.h>

@@ -9,7 +9,7 @@ namespace smla {
 
 Error::Error(smla_status status, std::string field, std::string got, std::string wanted)
     : status(status), field(std::move(field)), got(std::move(got)), wanted(std::move(wanted)) {
-    // Field and value may come from a file that nobody trusts, and the message is shown on terminals.
+    // Field and value may come from an untrusted file, and terminals show the message.
     message_ = without_controls(this->field + ": got " + this->got + ", wanted " + this->wanted);
 }
 

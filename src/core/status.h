@@ -1,5 +1,5 @@
-// One error idiom: library code throws Error through SMLA_CHECK or fail(); only src/api catches, and turns it
-// into a status and the thread's last error.
+// Errors of library code: SMLA_CHECK and fail() throw Error. Only src/api catches errors and sets the status
+// and the thread's last error.
 #pragma once
 
 #include <smla/types.h>
@@ -26,7 +26,7 @@ private:
     throw Error(status, std::move(field), std::move(got), std::move(wanted));
 }
 
-// One line of text from numbers and strings.
+// Returns one line of text from numbers and strings.
 inline std::string text(std::string value) { return value; }
 inline std::string text(const char* value) { return value ? value : "null"; }
 std::string text(double value);
@@ -36,7 +36,7 @@ template <class First, class Second, class... Rest>
 std::string text(const First& first, const Second& second, const Rest&... rest) {
     return text(first) + text(second, rest...);
 }
-// The texts of all items with a separator between them.
+// Returns the texts of all items, joined by a separator.
 template <class Items>
 std::string joined(const Items& items, const char* separator = ", ") {
     std::string out;

@@ -18,7 +18,7 @@ constexpr DtypeInfo kDtypes[] = {{"none", 0}, {"f64", 64}, {"f32", 32}, {"bf16",
                                  {"f16", 16}, {"e4m3", 8}, {"e2m1", 4}, {"e8m0", 8},
                                  {"u8", 8},   {"i32", 32}, {"i64", 64}};
 constexpr int kDtypeCount = int(sizeof kDtypes / sizeof kDtypes[0]);
-constexpr int64_t kMaxElements = int64_t(1) << 48;  // strides times shapes stay far from overflow
+constexpr int64_t kMaxElements = int64_t(1) << 48;  // keeps strides times shapes far from overflow
 
 std::string shape_text(const int64_t* shape, int ndim) {
     std::string out = "[";
@@ -99,7 +99,7 @@ size_t span_bytes(const Tensor& tensor) {
 void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed, std::span<const int64_t> shape,
                   const CheckContext& context) {
     const int ndim = int(shape.size());
-    // a text is made on failure only: checks of hot calls must not allocate
+    // the text is built only on failure, because checks of hot calls must not allocate
     const auto wanted = [&] { return text(dtype_list(allowed), " ", shape_text(shape.data(), ndim)); };
     SMLA_CHECK(tensor.ndim >= 0 && tensor.ndim <= SMLA_MAX_NDIM, text(field, ".ndim"), tensor.ndim, wanted());
     SMLA_CHECK(present(tensor), field, "absent", wanted());
@@ -127,11 +127,11 @@ namespace {
 
 struct Step {
     int64_t count, stride;
-    int64_t reach;  // the largest offset within this dimension and all after it
+    int64_t reach;  // largest offset within this and all later dimensions
 };
 
-// Whether offset `from` becomes 0 by n_i steps along each dimension i, |n_i| < count_i, not all n_i 0
-// (`moved`: one before was not). After `patience` tries the answer is yes; nested layouts need one try per
+// Returns whether offset `from` becomes 0 by n_i steps along each dimension i, |n_i| < count_i, not all n_i 0
+// (`moved`: an earlier n_i is not 0). Returns true after `patience` tries; nested layouts need one try per
 // dimension.
 bool meets(std::span<const Step> steps, int64_t from, bool moved, int& patience) {
     if (steps.empty()) return moved && from == 0;
@@ -145,9 +145,9 @@ bool meets(std::span<const Step> steps, int64_t from, bool moved, int& patience)
     return false;
 }
 
-// For tensors of three dimensions or more whose pairs of dimensions have passed already.
+// Checks tensors of three dimensions or more whose pairs of dimensions have passed.
 void check_all_apart(const char* field, const Tensor& tensor) {
-    std::array<Step, SMLA_MAX_NDIM> steps{};  // the sort leaves unused ones, of stride 0, at the end
+    std::array<Step, SMLA_MAX_NDIM> steps{};  // the sort moves unused dimensions to the end
     size_t count = 0;
     for (int i = 0; i < tensor.ndim; ++i)
         if (tensor.shape[i] > 1) steps[count++] = {tensor.shape[i], tensor.stride_elems[i], 0};
@@ -249,7 +249,7 @@ char* address(const Tensor& tensor, int64_t i, int64_t j, int64_t k) {
     int64_t at = i * tensor.stride_elems[0];
     if (tensor.ndim > 1) at += j * tensor.stride_elems[1];
     if (tensor.ndim > 2) at += k * tensor.stride_elems[2];
-    if (!tensor.data) return nullptr;  // no elements, but there may be rows of width 0
+    if (!tensor.data) return nullptr;  // a tensor without elements may have rows of width 0
     return static_cast<char*>(tensor.data) + at * dtype_bits(tensor.dtype) / 8;
 }
 

@@ -1,4 +1,4 @@
-// Tensors: checks that name the field, and rows read and written in the arithmetic of a stage.
+// Checks of tensors that name the field, and reads and writes of rows as f32 or f64.
 #pragma once
 
 #include "core/ints.h"
@@ -15,7 +15,7 @@ namespace smla {
 
 using Tensor = smla_tensor;
 
-// dtypes as a set, so that a check can list them
+// Sets of dtypes, which a check can list.
 constexpr uint32_t dtype_bit(smla_dtype dtype) { return 1u << dtype; }
 template <class... Dtypes>
 constexpr uint32_t dtypes(Dtypes... each) {
@@ -31,15 +31,15 @@ int dtype_bits(smla_dtype dtype);
 std::string describe(const Tensor& tensor);  // "bf16[2,16,576] on cpu"
 inline bool present(const Tensor& tensor) { return tensor.ndim != 0; }
 int64_t element_count(const Tensor& tensor);
-// From the first element to the end of the last, gaps of strides included.
+// Returns the bytes from the first element to the end of the last, including gaps.
 size_t span_bytes(const Tensor& tensor);
 
-// What checks expect of the memory of tensors and caches. By default: present, on any device.
+// Requirements on the memory of tensors and caches. By default the memory must exist, on any device.
 struct CheckContext {
     bool any_device = true;
     smla_device_type device_type = SMLA_CPU;
     int32_t device_index = 0;
-    bool needs_memory = true;  // false: data may be null, as when a size is asked for
+    bool needs_memory = true;  // false: data may be null, as in a size query
 
     static CheckContext on(smla_device_type type, int32_t index = 0) {
         return {.any_device = false, .device_type = type, .device_index = index};
@@ -53,27 +53,26 @@ struct CheckContext {
 inline const CheckContext kOnHost = CheckContext::on(SMLA_CPU);
 void check_device(const char* field, smla_device_type type, int32_t index, const CheckContext& context);
 
-constexpr int64_t kAny = -1;  // a dimension that a check leaves open
+constexpr int64_t kAny = -1;  // a dimension of any length
 
-// Throws unless the tensor has one of the dtypes, this shape, sane strides and memory. Sizes are checked for
-// overflow.
+// Throws unless the tensor has an allowed dtype, this shape, and valid strides, sizes and memory.
 void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed, std::span<const int64_t> shape,
                   const CheckContext& context = {});
 inline void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed,
                          std::initializer_list<int64_t> shape, const CheckContext& context = {}) {
     check_tensor(field, tensor, allowed, std::span<const int64_t>(shape.begin(), shape.size()), context);
 }
-// The same for an optional tensor; returns whether it is there.
+// Checks an optional tensor likewise; returns whether it is present.
 bool check_optional(const char* field, const Tensor& tensor, uint32_t allowed,
                     std::initializer_list<int64_t> shape, const CheckContext& context = {});
-// For tensors that a call writes: throws if two elements share an address.
+// Throws if two elements of a written tensor share an address.
 void check_apart(const char* field, const Tensor& tensor);
-// The dtype alone: for a rule that depends on another field.
+// Checks only the dtype, for a rule that depends on another field.
 void check_dtype(const char* field, const Tensor& tensor, uint32_t allowed);
 // Throws unless the innermost dimension is contiguous: kernels read whole rows.
 void check_rows(const char* field, const Tensor& tensor);
 
-// Contiguous, on the host.
+// Returns a contiguous tensor on the host.
 Tensor make_tensor(void* data, smla_dtype dtype, std::initializer_list<int64_t> shape);
 inline Tensor make_tensor(const void* data, smla_dtype dtype, std::initializer_list<int64_t> shape) {
     return make_tensor(const_cast<void*>(data), dtype, shape);
@@ -81,21 +80,20 @@ inline Tensor make_tensor(const void* data, smla_dtype dtype, std::initializer_l
 // tensor[begin:end] along dimension `dim`
 Tensor slice(const Tensor& tensor, int dim, int64_t begin, int64_t end);
 
-// The same elements in another shape: dimension 0 keeps its stride, all below it must be contiguous.
+// Returns the elements in another shape. Dimension 0 keeps its stride; the others must be contiguous.
 Tensor reshape_rows(const Tensor& tensor, std::initializer_list<int64_t> inner);
-// A contiguous tensor in another shape.
+// Returns a contiguous tensor in another shape.
 Tensor reshape(const Tensor& tensor, std::initializer_list<int64_t> shape);
-// The last two dimensions exchanged.
+// Returns the tensor with its last two dimensions exchanged.
 Tensor transposed(const Tensor& tensor);
 
-// Address of the first element of row [i] or [i,j] or [i,j,k].
+// Returns the address of the first element of row [i], [i,j] or [i,j,k].
 char* address(const Tensor& tensor, int64_t i, int64_t j = 0, int64_t k = 0);
 
-// n values along the last dimension, converted to Real = float or double. Any stride; e2m1 must be
-// contiguous.
+// Loads n values along the last dimension as float or double. Any stride, except for e2m1.
 template <class Real>
 void load_row(const Tensor& tensor, const char* row, int64_t n, Real* out);
-// The same from Real, rounded once. Integers and fp8 are not stored this way.
+// Stores values of Real, rounded once. Integers and fp8 are not supported.
 template <class Real>
 void store_row(const Tensor& tensor, char* row, int64_t n, const Real* in);
 

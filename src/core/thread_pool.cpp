@@ -18,8 +18,8 @@
 namespace smla {
 
 namespace {
-// Pauses before a thread sleeps, longer than the gap between two stages of a layer: some 100 us on AMD's Zen
-// 3, 270 us on Intel since Skylake, where a pause takes 140 cycles.
+// Pauses before a thread sleeps. The pauses take longer than the gap between two stages of a layer: about 100
+// us on AMD's Zen 3, and 270 us on Intel since Skylake, where a pause takes 140 cycles.
 constexpr int kSpins = 4000;
 
 void pause_cpu() {
@@ -89,17 +89,17 @@ private:
 
     std::mutex mutex_;  // guards parking
     std::condition_variable wake_, done_;
-    // Published by the increment of `generation_`: written before, read after.
+    // Members published by the increment of `generation_`: written before, read after it.
     const Body* body_ = nullptr;
     int64_t tasks_ = 0;
     bool stop_ = false;
-    // Each on a cache line of its own: working threads write next_ and busy_ while others poll generation_.
+    // Counters have separate cache lines: working threads write two of them while others poll generation_.
     alignas(kCacheLine) std::atomic<uint64_t> generation_{0};
     alignas(kCacheLine) std::atomic<int64_t> next_{0};
     alignas(kCacheLine) std::atomic<int> busy_{0};
     std::mutex error_mutex_;
     std::exception_ptr error_;
-    std::atomic<bool> failed_{false};  // whether error_ is set; no further task begins then
+    std::atomic<bool> failed_{false};  // whether error_ is set, after which no task begins
 };
 
 void ThreadPool::Crew::dismiss() {
@@ -142,14 +142,14 @@ void ThreadPool::Crew::work(int worker) {
     const auto moved_on = [&] { return generation_.load(std::memory_order_acquire) != seen; };
     for (;;) {
         for (int spin = 0; spin < kSpins && !moved_on(); ++spin) pause_cpu();
-        // A worker that saw the new generation while spinning takes no lock: all would queue for it, asleep,
-        // and wake one another.
+        // A worker that saw the new generation while spinning takes no lock: all would queue for the lock,
+        // sleep and wake one another.
         if (!moved_on()) {
             std::unique_lock lock(mutex_);
             wake_.wait(lock, moved_on);
         }
         if (stop_) return;
-        ++seen;  // the generation does not move again before this worker is done
+        ++seen;  // the generation cannot change before this worker is done
         drain(worker);
         if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
             std::lock_guard lock(mutex_);
@@ -179,7 +179,7 @@ void ThreadPool::Crew::run_on_workers(int64_t tasks, const Body& body) {
     drain(0);
     for (int spin = 0; spin < kSpins && busy_.load(std::memory_order_acquire) != 0; ++spin) pause_cpu();
     std::unique_lock lock(mutex_);
-    // The system clock, because a wait by the steady clock needs glibc 2.30.
+    // Uses the system clock, because a wait by the steady clock needs glibc 2.30.
     const auto pause_ends = [] { return std::chrono::system_clock::now() + kInterruptPause; };
     const auto all_done = [&] { return busy_.load(std::memory_order_acquire) == 0; };
     while (!done_.wait_until(lock, pause_ends(), all_done)) {
@@ -210,7 +210,7 @@ ThreadPool::ThreadPool(smla_parallel_for hook, void* hook_pool, int threads)
     : threads_(threads > 0 ? threads : usable_cores()),
       crew_(std::make_unique<Crew>(hook, hook_pool, threads_)) {}
 
-// In a child of fork() nothing of the crew may be touched: its threads stayed with the parent.
+// A child of fork() must not touch the crew, because its threads exist only in the parent.
 ThreadPool::~ThreadPool() {
     if (!birthplace_.here()) static_cast<void>(crew_.release());
 }

@@ -1,4 +1,4 @@
-// Bytes of unknown origin in text for people.
+// Makes bytes of unknown origin safe to print.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 namespace smla {
 
 void append_hex(std::string& out, char byte);  // \xNN
-// Writes control characters, C1 included, as \xNN. Other UTF-8, as in a path, stays.
+// Writes control characters, including C1, as \xNN. Other UTF-8, such as a path, is unchanged.
 std::string without_controls(std::string_view raw);
 
 }  // namespace smla

@@ -1,4 +1,4 @@
-// Caller-owned scratch. The first 4 KiB are counters and the error word; the rest may be dirty.
+// Scratch memory of the caller. The first 4 KiB hold counters and the error word; the rest may be dirty.
 #pragma once
 
 #include "core/status.h"
@@ -20,12 +20,12 @@ struct Workspace {
     void* data = nullptr;
     size_t bytes = 0;
 
-    // What a kernel may plan with. Never 0, because a budget of 0 means no limit.
+    // Returns the bytes for a plan, never 0, because a budget of 0 means no limit.
     size_t budget() const { return bytes < kWorkspaceHeader ? kWorkspaceHeader : bytes; }
 };
 
-// Hands out 64-byte aligned blocks. An arena without memory only adds up sizes, so that the code that carves
-// a workspace also sizes it.
+// Allocates 64-byte aligned blocks. An arena without memory only adds up sizes, so that one function both
+// sizes and divides a workspace.
 class Arena {
 public:
     Arena() = default;  // sizing

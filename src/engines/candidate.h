@@ -1,5 +1,5 @@
-// A kernel is a row of its engine's candidate table: a name and a function that plans a call. choose() is the
-// one rule by which a kernel is selected.
+// Candidate tables of the engines. A row is a kernel: a name and a function that plans a call. Only choose()
+// selects kernels.
 #pragma once
 
 #include "core/device.h"
@@ -48,12 +48,12 @@ private:
 // The processor that runs a call.
 struct Processor {
     smla_engine engine = SMLA_ENGINE_CPU;
-    smla_isa isa = SMLA_ISA_SCALAR;  // kernels of stronger sets refuse
+    smla_isa isa = SMLA_ISA_SCALAR;  // strongest set that kernels may use
     bool slow_bf16_dots = false;     // see core/cpu_features.h
     ThreadPool* pool = nullptr;
     Device* device = &host_device();
 
-    // What calls expect of their tensors.
+    // Returns the requirements on the memory of a call's tensors.
     CheckContext checks() const { return CheckContext::on(device->type(), device->index()); }
     int threads() const { return pool ? pool->threads() : 1; }
 };
@@ -62,10 +62,10 @@ struct Processor {
 struct Policy {
     bool batch_invariant = false;
     bool check_indices = false;
-    bool records_steps = false;  // a GPU replays repeated steps as graphs: see backends/step_recordings.h
+    bool records_steps = false;  // GPU: replay repeated steps as graphs (backends/step_recordings.h)
     Demands demanded;
 
-    // False: the context demands another kernel of this stage.
+    // Returns false if the context demands another kernel of this stage.
     bool allows(Stage stage, std::string_view kernel) const {
         const std::string& wanted = demanded[size_t(stage)];
         return wanted.empty() || wanted == kernel;
@@ -80,11 +80,11 @@ struct Launch {
     bool beside = false;
     bool* launched = nullptr;  // set to true when a grid is launched; may be null
     Workspace workspace;
-    size_t budget = 0;           // bytes of workspace that a plan should not exceed; 0: as many as are useful
-    PlanCache* plans = nullptr;  // plans of the context; null: plan every call
+    size_t budget = 0;           // desired maximum workspace of a plan in bytes; 0: unlimited
+    PlanCache* plans = nullptr;  // plan cache of the context; null: plan every call
 };
 
-// Everything that a kernel may use in addition to its arguments.
+// Inputs of a kernel in addition to its arguments.
 struct Env : Processor, Policy, Launch {
     Env with_budget(size_t bytes) const {
         Env out = *this;
@@ -95,28 +95,27 @@ struct Env : Processor, Policy, Launch {
 
 // A kernel's answer to a call: unsupported, supported although another kernel is better, or supported.
 struct Support {
-    std::string refusal;  // why the kernel cannot run the call; empty: it can
-    // Why a kernel further down the table is better. Depends on facts of the processor, on shapes and on cost
-    // models, never on a measurement, so that a machine always gives the same bits.
+    std::string refusal;  // reason why the kernel cannot run the call; empty if it can
+    // Reason why a later kernel of the table is better. It depends on the processor, shapes and cost models,
+    // never on a measurement, so that a machine always produces the same bits.
     std::string lower_priority;
 };
 
-// How a kernel will run a call: made once from shapes, dtypes, strides, alignment, device and budget, then
-// launched as often as a call of that description comes.
+// Plan of a call, made once from shapes, dtypes, strides, alignment, device and budget, and launched for
+// every call of that description.
 template <class Args>
 struct CallPlan : Support {
-    // Bytes of workspace, header included. With a refusal: what smaller calls that this kernel takes need, as
-    // a workspace sized for this call must serve them.
+    // Bytes of workspace, header included. In a refusal, `scratch` is for smaller calls that this kernel
+    // supports, because a workspace sized for this call must serve them.
     size_t scratch = kWorkspaceHeader;
-    // What calls of fewer tokens take at most, where that can be more: a workspace that is sized with this
-    // call serves them too.
+    // Maximum bytes for calls with fewer tokens, if more, because a workspace of this call serves them.
     size_t scratch_of_fewer = 0;
-    bool may_be_beside = false;  // `launch` obeys Env::beside: one grid, no scratch
+    bool may_be_beside = false;  // whether `launch` supports `Env::beside`: one grid, no scratch
     bool rotates_out = false;    // attend: `launch` rotates the output back; else inverse_rope follows
-    // Reads the call's pointers and its Env; all else was decided. Null with a refusal.
+    // Launches a call; reads only the call's pointers and Env. Null in a refusal.
     std::function<void(const Args&, const Env&)> launch;
-    // What the plan could not make because the stream is being captured. Such a plan is not cached, and
-    // launching it is refused.
+    // Resource that the plan could not make because the stream is being captured. Such a plan is not cached
+    // and cannot be launched.
     std::string unprepared;
 };
 
@@ -130,8 +129,8 @@ CallPlan<Args> refuse_call(std::string why) {
 template <class Args>
 struct Candidate {
     const char* name;
-    // A pure function of the arguments (but for where pointers lead) and the environment. Allocates nothing
-    // on a device.
+    // Pure function of the environment and the arguments, not of memory behind pointers. Allocates nothing on
+    // a device.
     CallPlan<Args> (*plan)(const Args&, const Env&);
 
     std::string refuse(const Args& args, const Env& env) const { return plan(args, env).refusal; }
@@ -143,16 +142,15 @@ struct Candidate {
     }
 };
 
-// A kernel and its answer, which is a Support.
+// A kernel and its answer, a Support.
 template <class Kernel, class Answer>
 struct Choice {
-    const Kernel* kernel = nullptr;  // null: no kernel supports the call
+    const Kernel* kernel = nullptr;  // null if no kernel supports the call
     Answer answer;
 };
 
-// The rule of dispatch: the first kernel of the table that supports the call and has no reason for a lower
-// priority, else the first that supports it. `ask` returns a kernel's answer. A kernel that the context
-// excludes is not asked.
+// Returns the first kernel of the table that supports the call and has no reason for a lower priority, else
+// the first that supports it. `ask` returns a kernel's answer. Kernels that the context excludes are skipped.
 template <class Kernel, class Ask>
 auto choose(std::span<const Kernel> table, Stage stage, const Env& env, Ask ask) {
     using Answer = decltype(ask(table[0]));
@@ -180,7 +178,7 @@ SMLA_STAGES(SMLA_STAGE_ARGS)
 template <Stage S>
 using ArgsOf = typename ArgsOfStage<S>::type;
 
-// Defined by each engine, one specialisation per stage.
+// Each engine defines one specialization per stage.
 template <Stage S>
 std::span<const Candidate<ArgsOf<S>>> cpu_candidates();
 template <Stage S>
@@ -197,18 +195,18 @@ std::span<const Candidate<ArgsOf<S>>> candidates(const Env& env) {
     }
 }
 
-// A GPU of this machine; throws where there is none, or none that this build has code for.
+// Opens a GPU of this machine. Throws if there is none for which this build has code.
 std::unique_ptr<Device> open_cuda_device(int32_t index);
-// Architectures that this build's CUDA engine is compiled for, as 10 * major + minor; empty without one.
+// Returns the architectures of this build's CUDA engine, as 10 * major + minor; empty without one.
 std::vector<int> cuda_architectures();
 // Machine code runs on its own architecture and on later minor versions of the same major one.
 bool has_code_for(int capability);
 
 struct Verdict {
     std::string kernel;
-    std::string refusal;         // why the kernel cannot run the call; empty: it can
-    std::string lower_priority;  // why another kernel is better; empty: none is known to be
-    bool chosen = false;         // at most one is
+    std::string refusal;         // reason why the kernel cannot run the call; empty if it can
+    std::string lower_priority;  // reason why another kernel is better; empty if none
+    bool chosen = false;         // true for at most one
 };
 
 }  // namespace smla

@@ -40,7 +40,7 @@ smla_isa choose_isa(smla_isa asked) {
     return asked;
 }
 
-// Compares the prefix of the name with the names of engines, because this build may lack the other engine.
+// Compares the name's prefix with the names of engines, because this build may lack the other engine.
 bool is_of_another_engine(const std::string& kernel, smla_engine engine) {
     for (smla_engine other = SMLA_ENGINE_REFERENCE; other <= SMLA_ENGINE_CUDA; ++other)
         if (other != engine && kernel.rfind(text(engine_name(other), "_"), 0) == 0) return true;
@@ -100,7 +100,7 @@ Context::Context(const smla_context_args& args) {
     else if (const char* named = environment("SMLA_KERNEL")) parse_demands("SMLA_KERNEL", named, true, env_);
     const int threads = args.threads ? args.threads : environment_number("SMLA_THREADS").value_or(0);
     if (env_.engine == SMLA_ENGINE_CUDA) {
-        const LibraryThreads starting;  // for threads of the driver
+        const LibraryThreads starting;  // signal mask of the driver's threads
         gpu_ = open_cuda_device(args.device_index);
         env_.device = gpu_.get();
         env_.records_steps = environment_number("SMLA_STEP_GRAPHS").value_or(1) != 0;

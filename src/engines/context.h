@@ -1,4 +1,4 @@
-// A context: the engine, its threads, the kernels demanded by name.
+// A context: the engine, its threads, and the kernels demanded by name.
 #pragma once
 
 #include "engines/candidate.h"
@@ -9,12 +9,12 @@ namespace smla {
 
 class Context {
 public:
-    // SMLA_ISA names the instruction set where the arguments leave it open.
+    // SMLA_ISA sets the instruction set if the arguments do not.
     explicit Context(const smla_context_args& args);
     ~Context();
     Context(Context&&) noexcept;
 
-    // The environment of one call; the stream is a CUDA device's.
+    // Returns the environment of one call; the stream belongs to a CUDA device.
     Env env(Workspace workspace, smla_stream stream = nullptr) const;
     const std::string& description() const { return description_; }
     smla_engine engine() const { return env_.engine; }
@@ -23,7 +23,7 @@ public:
     // Zeroes the counters and the error word.
     void init_workspace(Workspace workspace, smla_stream stream) const;
 
-    // Memory of handles on the device (on a CPU from the allocator); throws when there is none.
+    // Allocates memory of handles on the device (on a CPU, with the allocator); throws if memory runs out.
     void* allocate(size_t bytes);
     void release(void* memory);
 
@@ -31,13 +31,12 @@ private:
     Env env_;
     smla_allocator allocator_{};
     std::unique_ptr<Device> gpu_;
-    std::unique_ptr<PlanCache> plans_;  // after gpu_: its recordings must go before the device
+    std::unique_ptr<PlanCache> plans_;  // declared after gpu_: recordings are freed before the device
     std::unique_ptr<ThreadPool> pool_;
     std::string description_;
 };
 
-// Scratch on the context's device that lives as long as its owner and grows when a larger one is asked for:
-// for create calls, tools and tests.
+// Scratch of create calls, tools and tests on the context's device. It grows on demand.
 class OwnedWorkspace {
 public:
     explicit OwnedWorkspace(Context& context) : context_(context) {}

@@ -1,4 +1,4 @@
-// Stands in for the CUDA engine in a build without it.
+// Replaces the CUDA engine in a build without it.
 #include "engines/candidate.h"
 
 namespace smla {

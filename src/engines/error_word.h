@@ -1,4 +1,4 @@
-// The error word of a workspace: where a call of a context with check_indices notes the first bad value.
+// Error word of a workspace, in which a call of a context with check_indices stores the first bad value.
 #pragma once
 
 #include "engines/candidate.h"
@@ -6,24 +6,24 @@
 
 namespace smla {
 
-// Lies at the end of a workspace's header.
+// End of a workspace's header.
 struct ErrorPlace {
-    smla_error_word word;  // zero: nothing was noted
-    // Both zero, but for the time of a GPU's scan.
+    smla_error_word word;  // zero: no finding
+    // Both members are zero except during a GPU's scan.
     unsigned long long first;  // complement of the lowest list and item found so far
-    unsigned arrived;          // low half: blocks that are done; high half: those that have found something
+    unsigned arrived;          // low half: finished blocks; high half: blocks with a finding
 };
 constexpr size_t kErrorWordBytes = 64;
 constexpr size_t kErrorWordAt = kWorkspaceHeader - kErrorWordBytes;
 static_assert(sizeof(ErrorPlace) <= kErrorWordBytes);
 
-// Keeps an earlier finding that nobody has read yet. Throws if the workspace has no room for the word. On a
-// GPU in the order of the call's stream.
+// Stores the first bad value, unless the word has an unread one. Throws if the workspace has no room for the
+// word. On a GPU, runs in stream order.
 void note_bad_value(const IndexScan& scan, Stage stage, const Env& env);
-// The error word's place in a workspace; throws if there is no room for it.
+// Returns the error word's place in a workspace; throws if there is no room for it.
 ErrorPlace* error_place(const Workspace& workspace);
 
-// Returns the noted word and clears it. Waits for the stream.
+// Returns the error word and clears it. Waits for the stream.
 smla_error_word take_error(Device& device, const Workspace& workspace, smla_stream stream);
 
 }  // namespace smla

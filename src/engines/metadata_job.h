@@ -1,6 +1,6 @@
-// The metadata of a step whose batch lies on a GPU, as plain pointers, and the rules of one request and of
-// one token. The kernel (cuda/common/metadata.cu) applies them; the host's builds (backends/metadata) give
-// the same bits, which the tests hold both to.
+// Metadata of a step whose batch is on a GPU, as plain pointers, and the rules of one request and one token.
+// The kernel cuda/common/metadata.cu applies the rules. The host's builds (backends/metadata) produce the
+// same bits, which tests check.
 #pragma once
 
 #include "core/host_device.h"
@@ -15,37 +15,38 @@ struct MetadataJob {
     int64_t decodes = 0, decode_tokens = 0;
     int32_t max_seq_len = 0, window = 0;
     int64_t entry_columns = 0;
-    bool valid_alone = false;          // tokens that are not valid attend to nothing
-    bool limits_prefill_rows = false;  // a prefill token counts as many columns as it sees entries
+    bool valid_alone = false;          // invalid tokens attend to nothing
+    bool limits_prefill_rows = false;  // a prefill token has as many columns as it sees entries
 
-    // The step, as the plan on the GPU has it.
+    // The step in the plan on the GPU.
     const int32_t* starts = nullptr;   // [R+1], ascending and within the step
     const int32_t* lengths = nullptr;  // [R] of the caller
     const uint8_t* is_valid = nullptr;
     const int32_t *window_rows = nullptr, *window_len = nullptr;
     const int32_t *visible_entries = nullptr, *entry_len = nullptr;
 
-    // The fields, with the room of the largest step; null: the backend does not have it.
+    // Fields with room for the largest step; null if the backend does not have the field.
     int32_t *query_start_loc = nullptr, *seq_lens = nullptr;
     int32_t *context_lens = nullptr, *new_starts = nullptr;  // of prefill requests
     int32_t *prefill_seq_lens = nullptr, *prefill_gather_lens = nullptr, *prefill_cu = nullptr;
     int32_t *row_limit = nullptr, *token_context = nullptr;
     int32_t *window_decode_lens = nullptr, *window_prefill_lens = nullptr, *window_prefill_rows = nullptr;
     int32_t *entry_decode_lens = nullptr, *entry_prefill_rows = nullptr;
-    int32_t *schedule = nullptr, *schedule_splits = nullptr;  // FlashMLA's, of one request
-    int64_t schedule_parts = 0, schedule_blocks = 0;          // blocks: of 64 listed rows
+    int32_t *schedule = nullptr, *schedule_splits = nullptr;  // FlashMLA's schedule of one request
+    int64_t schedule_parts = 0, schedule_blocks = 0;          // schedule_blocks: blocks of 64 listed rows
 };
 
 SMLA_HOST_DEVICE inline int32_t query_tokens_of(const MetadataJob& job, int64_t request) {
     return job.starts[request + 1] - job.starts[request];
 }
 
-// A request with an impossible length counts as having no tokens: the plan has made them padding.
+// Returns false for a request with an impossible length, whose tokens the plan has made padding.
 SMLA_HOST_DEVICE inline bool has_tokens(const MetadataJob& job, int64_t request) {
     return job.lengths[request] >= query_tokens_of(job, request) && job.lengths[request] <= job.max_seq_len;
 }
 
-// Request r of [0, max_requests]; those behind the batch's become 0. r = requests ends the prefix sums.
+// Writes request r of [0, max_requests]; requests after the batch become 0. r = requests ends the prefix
+// sums.
 SMLA_HOST_DEVICE inline void place_request(const MetadataJob& job, int64_t r) {
     const bool real = r < job.requests && has_tokens(job, r), ends = r <= job.requests;
     job.query_start_loc[r] = ends ? job.starts[r] : 0;
@@ -66,9 +67,9 @@ SMLA_HOST_DEVICE inline void place_request(const MetadataJob& job, int64_t r) {
     job.prefill_gather_lens[prefill] = real ? query + (prefix < most ? prefix : most) : 0;
 }
 
-// Part p of the schedule of one request: all parts take equally many blocks, but for the last.
+// Writes part p of the schedule of one request. All parts except the last have equally many blocks.
 SMLA_HOST_DEVICE inline void place_schedule_part(const MetadataJob& job, int64_t p) {
-    constexpr int64_t kOverhead = 5;  // of a request on a part, in blocks
+    constexpr int64_t kOverhead = 5;  // cost of a request on a part, in blocks
     const int64_t blocks = job.schedule_blocks, parts = job.schedule_parts,
                   taken = (blocks + kOverhead + parts - 1) / parts, begin = p * taken;
     const bool idle = p > 0 && begin >= blocks, last = begin + taken >= blocks;
@@ -84,14 +85,14 @@ SMLA_HOST_DEVICE inline void place_schedule_part(const MetadataJob& job, int64_t
     job.schedule_splits[1] = int32_t(p) + 1;
 }
 
-// How many of a token's listed rows count.
+// Returns how many of a token's listed rows are used.
 SMLA_HOST_DEVICE inline int32_t row_limit_of(const MetadataJob& job, int64_t t) {
     if (t >= job.starts[job.requests] || !has_tokens(job, request_of(job.starts, job.requests, t))) return 0;
     if (job.limits_prefill_rows && t >= job.decode_tokens) return job.visible_entries[t];
     return job.valid_alone && !job.is_valid[t] ? 0 : INT32_MAX;
 }
 
-// Token t of [0, max_tokens), but for its rows. Tokens behind the step become padding.
+// Writes token t of [0, max_tokens), except its rows. Tokens after the step become padding.
 SMLA_HOST_DEVICE inline void place_numbers(const MetadataJob& job, int64_t t) {
     const bool in_step = t < job.tokens, decode = t < job.decode_tokens;
     job.row_limit[t] = in_step ? row_limit_of(job, t) : 0;
@@ -103,7 +104,7 @@ SMLA_HOST_DEVICE inline void place_numbers(const MetadataJob& job, int64_t t) {
     lens(job.window_len, job.window_decode_lens, job.window_prefill_lens);
     lens(job.entry_len, job.entry_decode_lens, nullptr);
     if (!job.token_context) return;
-    const int64_t prefill = t + job.decode_tokens;  // the token whose context is the t-th of the field
+    const int64_t prefill = t + job.decode_tokens;  // token of the field's t-th context
     int32_t context = 0;
     if (prefill < job.starts[job.requests]) {
         const int64_t r = request_of(job.starts, job.requests, prefill);
@@ -112,7 +113,7 @@ SMLA_HOST_DEVICE inline void place_numbers(const MetadataJob& job, int64_t t) {
     job.token_context[t] = context;
 }
 
-// Column c of the rows of the t-th prefill token.
+// Returns column c of the rows of the t-th prefill token.
 SMLA_HOST_DEVICE inline int32_t window_prefill_row(const MetadataJob& job, int64_t t, int64_t c) {
     const int64_t prefill = t + job.decode_tokens;
     return prefill < job.tokens ? job.window_rows[prefill * job.window + c] : -1;

@@ -1,5 +1,5 @@
-// Copies a call's tensors and caches from the host to a device, and back. Those that begin at the same
-// address share a copy. On a CPU the arguments are used as they are.
+// Copies a call's tensors and caches from the host to a device, and back. Arguments that begin at one address
+// share a copy. On a CPU nothing is copied.
 #pragma once
 
 #include "core/device.h"
@@ -37,7 +37,7 @@ class Placed {
 public:
     Placed(Device& device, const Args& host) : args(host), memory_(device) {
         if (device.type() == SMLA_CPU) return;
-        // the longest tensor first: views that begin where another does share its copy
+        // longest tensor first, because views at one address share its copy
         std::vector<Tensor*> tensors;
         std::vector<smla_cache*> caches;
         visit(

@@ -4,7 +4,7 @@ namespace smla {
 
 namespace {
 
-constexpr uintptr_t kAlignment = 256;  // the coarsest that a plan asks for
+constexpr uintptr_t kAlignment = 256;  // coarsest alignment that a plan requires
 
 }  // namespace
 
@@ -55,11 +55,11 @@ bool PlanKey::add_numbers(std::span<const int32_t> numbers) {
     add(&count, sizeof count);
     add(numbers.data(), numbers.size_bytes());
     const int32_t zero = 0;
-    if (count % 2) add(&zero, sizeof zero);  // whole words, for the hash
+    if (count % 2) add(&zero, sizeof zero);  // pads to whole words, for the hash
     return true;
 }
 
-// Four independent sums: a single one would be bound by the latency of its multiplications.
+// Four independent sums, because one sum is bound by the latency of its multiplications.
 uint64_t PlanKey::hash() const {
     constexpr size_t kLanes = 4;
     uint64_t lanes[kLanes] = {bytes_, 1, 2, 3};

@@ -1,5 +1,5 @@
-// The plans of a context's calls, kept by what they were made from: the arguments with every address reduced
-// to what a plan may depend on. A call that comes again costs a look-up, neither a check nor a search.
+// Cached plans of a context's calls. The key is the arguments, with every address reduced to what a plan may
+// depend on. A repeated call costs a look-up, without a check or a search.
 #pragma once
 
 #include "core/fork.h"
@@ -14,13 +14,13 @@
 
 namespace smla {
 
-// What is kept of a call, or of a whole step.
+// What is cached: a result for a call, or a whole step.
 enum class PlanUse : uint8_t { run, size, check, step };
 
-// Bytes that are the same for calls which may share a plan.
+// Key of a plan: equal for calls that may share it.
 class PlanKey {
 public:
-    // `what`: a stage, or whose step it is.
+    // `what` is a stage, or the owner of a step.
     PlanKey(PlanUse use, uint64_t what, size_t budget, const Env& env) : reads_memory_(use != PlanUse::size) {
         const Head head{.use = uint16_t(use),
                         .isa = uint16_t(env.isa),
@@ -32,22 +32,22 @@ public:
                         .demands = env.demanded.hash()};
         add(&head, sizeof head);
     }
-    // Adds an argument struct. Of an address in its fields, only the alignment and whether it is null are
-    // kept; a scale in host memory is kept by value, as checks look at it.
+    // Adds an argument struct. An address is reduced to its alignment and whether it is null. A scale in host
+    // memory is added by value, because checks read it.
     template <class Args>
     void add(const Args& args, std::span<const StageField> fields) {
         static_assert(sizeof args % 8 == 0);
         reduce_addresses(fields, add(&args, sizeof args));
     }
-    // The same for one address.
+    // Adds one address, reduced likewise.
     void add_address(const void* address);
-    // Adds numbers; false: there was no room for them.
+    // Adds numbers; returns false if there is no room.
     bool add_numbers(std::span<const int32_t> numbers);
 
     uint64_t hash() const;
     std::span<const char> bytes() const { return {data_.data(), bytes_}; }
-    // The addresses that were reduced, in order; empty if there were too many. Two calls with the same key
-    // and the same addresses differ only in what the memory holds.
+    // Returns the reduced addresses in order; empty if there are too many. Two calls with equal keys and
+    // addresses differ only in the contents of memory.
     std::span<const uintptr_t> addresses() const {
         return {addresses_.data(), address_count_ <= kMostAddresses ? address_count_ : 0};
     }
@@ -59,8 +59,8 @@ private:
         int32_t engine, threads;
         uint64_t what, budget, demands;
     };
-    const bool reads_memory_;              // else pointers may lead nowhere
-    static constexpr size_t kMost = 6144;  // of the largest step, a backend's of V4
+    const bool reads_memory_;              // if false, pointers may be invalid
+    static constexpr size_t kMost = 6144;  // size of the largest step, which is V4's
     static constexpr size_t kMostAddresses = 96;
     alignas(8) std::array<char, kMost> data_;
     size_t bytes_ = 0;
@@ -71,19 +71,19 @@ private:
         if (bytes > kMost - bytes_)
             fail(SMLA_INTERNAL, "PlanKey", text(bytes_ + bytes), text("at most ", kMost));
         char* const to = data_.data() + bytes_;
-        if (bytes) std::memcpy(to, from, bytes);  // of no bytes the address may be null
+        if (bytes) std::memcpy(to, from, bytes);  // an address of no bytes may be null
         bytes_ += bytes;
         return to;
     }
     void reduce_addresses(std::span<const StageField> fields, char* args);
     void reduce(smla_cache& cache);
-    // Keeps the address and returns what is left of it in the key.
+    // Records the address and returns its reduced form.
     template <class Pointer>
     Pointer reduced(Pointer address);
 };
 
-// Safe to use from many threads. Holds a bounded number of plans; a new one may push out an older one. In a
-// child of fork() it holds nothing: another thread may have been changing it.
+// Thread-safe cache of a bounded number of plans; a new plan may evict an older one. A child of fork() starts
+// with an empty cache, because another thread may have been changing it.
 class PlanCache {
 public:
     std::shared_ptr<const void> find(const PlanKey& key) const;
@@ -99,7 +99,7 @@ private:
     Birthplace birthplace_;
     mutable std::mutex mutex_;
     std::vector<Slot> slots_ = std::vector<Slot>(kSlots);
-    size_t next_ = 0;  // which of a full line of slots goes
+    size_t next_ = 0;  // slot of a full line to evict next
 };
 
 }  // namespace smla

@@ -31,7 +31,7 @@ PlannedCall<S> choose_or_fail(const ArgsOf<S>& args, const Env& env) {
          "arguments that a kernel supports; smla_explain_stage lists the reasons of all kernels");
 }
 
-// Returns make(), or what it returned for an earlier call of this description. Unprepared plans are not kept.
+// Returns make() or its earlier result for a call of this description. Unprepared plans are not cached.
 template <class Kept, Stage S, class Make>
 std::shared_ptr<const Kept> remembered(PlanUse use, size_t budget, const ArgsOf<S>& args, const Env& env,
                                        Make make) {
@@ -53,7 +53,7 @@ void refuse_unprepared(const PlannedCall<S>& call) {
              "shapes that were prepared, sized or run before the capture");
 }
 
-// What a kernel leaves to other stages.
+// Runs inverse_rope if the kernel of attend does not rotate the output.
 template <Stage S>
 void launch_rest(const PlannedCall<S>& call, const ArgsOf<S>& args, const Env& env) {
     if constexpr (S == Stage::attend) {
@@ -87,7 +87,7 @@ const char* launch_stage(const PlannedCall<S>& call, const ArgsOf<S>& args, cons
     Device::Scope scope(*env.device);
     if constexpr (HasIndices<ArgsOf<S>>)
         if (env.check_indices) note_bad_value(index_scan(args), S, env);
-    // Calls that scan their lists share the word in which they note what they find.
+    // Calls that scan their lists share the error word.
     const bool scans = env.check_indices && HasIndices<ArgsOf<S>>;
     if (env.beside && (scans || !call.plan.may_be_beside)) {
         Env alone = env;
@@ -142,7 +142,7 @@ size_t stage_workspace(const ArgsOf<S>& args, const Env& env, size_t budget) {
 
 template <Stage S>
 void prepare_stage(const ArgsOf<S>& args, const Env& env) {
-    // A caller's workspace has room for all that pays, or none.
+    // Workspaces have either enough room for the fastest plan or none.
     for (const size_t budget : {size_t(0), kWorkspaceHeader})
         for (const auto& candidate : candidates<S>(env))
             if (env.allows(S, candidate.name)) candidate.plan(args, env.with_budget(budget));

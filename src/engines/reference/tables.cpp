@@ -1,4 +1,4 @@
-// The reference engine: every stage is its op's plain loops on one thread, for any dimensions and formats.
+// The reference engine: every stage is its op's plain loops on one thread, for all shapes and formats.
 #include "engines/candidate.h"
 #include "ops/ops.h"
 
