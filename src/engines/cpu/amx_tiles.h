@@ -1,4 +1,4 @@
-// The instructions of AMX on tiles of bf16, and 2 x 2 tiles of sums, for files named *_amx.cpp.
+// AMX instructions on tiles of bf16, and 2 x 2 tiles of sums, for files named *_amx.cpp.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,12 @@ namespace smla::amx {
 
 constexpr int kTile = 16;  // rows of a tile, and words in a row
 
-// The intrinsics of g++ 12 do not say that they read memory (amxtileintrin.h).
+// The asm has a memory operand, because the intrinsics of g++ 12 (amxtileintrin.h) have none.
 template <int T>
 [[gnu::always_inline]] inline void load_tile(const void* at, int64_t stride_words) {
     asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(at), "r"(stride_words * 4) : "memory");
 }
-// The same for rows that are read once before others take their place in L1 (tileloaddt1): what stays there
-// is not driven out.
+// Loads rows that are read once with tileloaddt1, which keeps the other contents of L1.
 template <int T>
 [[gnu::always_inline]] inline void stream_tile(const void* at, int64_t stride_words) {
     asm volatile("tileloaddt1 (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(at), "r"(stride_words * 4) : "memory");
@@ -31,28 +30,28 @@ template <int Sum, int A, int B>
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sum), "i"(A), "i"(B));
 }
 
-struct alignas(64) TileConfig {  // ldtilecfg: every tile is whole
+struct alignas(64) TileConfig {  // ldtilecfg configuration with whole tiles
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {kTile, kTile, kTile, kTile, kTile, kTile, kTile, kTile};
 };
 inline constexpr TileConfig kConfig;
 
-// Around a thread's unit of work: configuring takes 200 cycles.
+// Enclose a thread's unit of work, because configuring takes 200 cycles.
 inline void enter() { asm volatile("ldtilecfg %0" ::"m"(kConfig)); }
 inline void leave() { asm volatile("tilerelease" ::); }
 
-// The operand of a product that passes through L1 once; the other one stays there.
+// Operand of a product that passes through L1 once; the other operand stays in L1.
 enum class Stream { none, rows, columns };
 
-// One or two tiles of an operand: rows `stride` words apart, the second tile `next` words further.
+// One or two tiles of an operand: rows `stride` words apart, the second tile `next` words later.
 struct Operand {
     const uint32_t* at;
     int64_t stride, next;
 };
 
-// One or two rows of tiles by one or two columns: tiles 0 to 3 are sums (row 0 and 1 of column 0, then of
-// column 1), 4 and 5 rows, 6 and 7 columns.
+// Sums of one or two rows of tiles by one or two columns. Tiles 0 to 3 are sums (rows 0 and 1 of column 0,
+// then of column 1), 4 and 5 are rows, 6 and 7 columns.
 template <bool TwoRows, bool TwoColumns, Stream S = Stream::none>
 struct Sums {
     [[gnu::always_inline]] static inline void clear() {
@@ -67,11 +66,11 @@ struct Sums {
         if (TwoColumns) store_tile<2>(at + kTile, stride);
         if (TwoRows && TwoColumns) store_tile<3>(at + kTile * stride + kTile, stride);
     }
-    // Before each product turn<T>() may store sum T of the pass before and begin that of this one. Tiles are
-    // not renamed, so sums that are stored behind a pass and loaded before the next one keep its products
-    // waiting: 32 products of 512 cycles and such sums in L2 take 815 cycles, with turns 693. All operands
-    // are loaded first: where a neighbour's thread shares the core, tile instructions no longer overlap, and
-    // loads between products take 7 % longer; else the order is the same (docs/kernels/log/cpu.md).
+    // Before each product, turn<T>() may store sum T of the previous pass and begin sum T of this one. Tiles
+    // are not renamed, so sums that are stored after a pass and loaded before the next one stall its
+    // products: 32 products of 512 cycles and such sums in L2 take 815 cycles, with turns 693. All operands
+    // are loaded first, because if another thread shares the core, tile instructions do not overlap and loads
+    // between products take 7 % longer; otherwise the order does not matter (docs/kernels/log/cpu.md).
     template <class Turn>
     [[gnu::always_inline]] static inline void add(const Operand& rows, const Operand& columns,
                                                   const Turn& turn) {

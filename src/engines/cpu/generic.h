@@ -1,4 +1,4 @@
-// The generic cpu kernel of a stage: the op's plain loops over ranges of tasks, one range per thread.
+// The generic CPU kernel of a stage: the op's plain loops over ranges of tasks, one range per thread.
 #pragma once
 
 #include "engines/candidate.h"

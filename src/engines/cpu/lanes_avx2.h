@@ -9,7 +9,7 @@ namespace smla::lanes {
 
 namespace {
 
-// For each 8-bit mask: the permutation that moves the set lanes to the front.
+// Permutations that move the lanes set in an 8-bit mask to the front.
 struct Fronts {
     alignas(32) int32_t lanes[256][8];
 
@@ -43,7 +43,7 @@ struct Avx2 {
         __builtin_memcpy(&words, at, sizeof words);
         return _mm256_castsi256_ps(_mm256_set1_epi64x(words));
     }
-    static SMLA_INLINE Vec add_neighbours(Vec v) {  // lane i, i < 4: 2i + 2i+1
+    static SMLA_INLINE Vec add_neighbours(Vec v) {  // lane i < 4: 2i + 2i+1
         const __m256i order = _mm256_setr_epi32(0, 1, 4, 5, 0, 1, 4, 5);
         return _mm256_permutevar8x32_ps(_mm256_hadd_ps(v, v), order);
     }
@@ -109,7 +109,7 @@ struct Avx2 {
     static SMLA_INLINE Ints add(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
     // Adds 1 to the lanes that are set in the mask.
     static SMLA_INLINE Ints count(Ints counts, Mask m) { return _mm256_sub_epi32(counts, m); }
-    // Same as rank_key of select.
+    // Returns rank_key() of each lane.
     static SMLA_INLINE Ints rank_keys(Vec v) {
         const Ints bits = _mm256_castps_si256(add(v, zero()));  // -0 becomes +0
         const Ints flip = _mm256_and_si256(_mm256_srai_epi32(bits, 31), _mm256_set1_epi32(0x7fffffff));

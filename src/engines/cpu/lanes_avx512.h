@@ -92,7 +92,7 @@ struct Avx512 {
     static SMLA_INLINE Ints count(Ints counts, Mask m) {
         return _mm512_mask_sub_epi32(counts, m, counts, _mm512_set1_epi32(-1));
     }
-    // Same as rank_key of select.
+    // Returns rank_key() of each lane.
     static SMLA_INLINE Ints rank_keys(Vec v) {
         const Ints bits = _mm512_castps_si512(add(v, zero()));  // -0 becomes +0
         const Ints flip = _mm512_and_si512(_mm512_srai_epi32(bits, 31), _mm512_set1_epi32(0x7fffffff));

@@ -54,8 +54,7 @@ constexpr E4m3Bytes kE4m3Bytes = [] {
 struct E4m3Table {
     __m512i high0 = _mm512_load_si512(kE4m3Bytes.high), high1 = _mm512_load_si512(kE4m3Bytes.high + 64);
     __m512i low0 = _mm512_load_si512(kE4m3Bytes.low), low1 = _mm512_load_si512(kE4m3Bytes.low + 64);
-    // Unpacking works on 128-bit parts: part i gets the codes from 8i on of the first half and of the second
-    // half.
+    // Unpacking works on 128-bit parts: part i gets codes 8i.. of the first and of the second half.
     __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
 
     SMLA_INLINE Words decode(__m512i codes) const {

@@ -48,7 +48,7 @@ struct Neon {
     }
     static SMLA_INLINE Vec select(Mask m, Vec yes, Vec no) { return vbslq_f32(m, yes, no); }
 
-    // The code's bits in the exponent and mantissa of an f32 are the value times 2^-120, subnormals included.
+    // The code's bits in the exponent and mantissa of an f32 are the value times 2^-120, even if subnormal.
     static SMLA_INLINE Vec load_e4m3(const uint8_t* codes) {
         uint32_t four;
         __builtin_memcpy(&four, codes, sizeof four);
@@ -76,7 +76,7 @@ struct Neon {
         return vreinterpretq_f32_u32(
             vshll_n_u16(vreinterpret_u16_u8(vld1_u8(static_cast<const uint8_t*>(at))), 16));
     }
-    // f32 rounded to a bf16 value, to nearest even, in the high halves of the words; a NaN stays one
+    // Rounds f32 to bf16, to nearest even, in the high halves of the words. NaN stays NaN.
     static SMLA_INLINE uint32x4_t bf16_bits(Vec v) {
         const uint32x4_t bits = vreinterpretq_u32_f32(v);
         const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));

@@ -56,7 +56,7 @@ struct Scalar {
         return Vec{kE4m3Values[codes[0]], kE4m3Values[codes[1]], kE4m3Values[codes[2]],
                    kE4m3Values[codes[3]]};
     }
-    static SMLA_INLINE Vec load_e2m1(const uint8_t* codes) {  // four, the even channel in the low nibble
+    static SMLA_INLINE Vec load_e2m1(const uint8_t* codes) {  // four codes, low nibble first
         constexpr float values[16] = {0.f,  0.5f,  1.f,  1.5f,  2.f,  3.f,  4.f,  6.f,
                                       -0.f, -0.5f, -1.f, -1.5f, -2.f, -3.f, -4.f, -6.f};
         return Vec{values[codes[0] & 15], values[codes[0] >> 4], values[codes[1] & 15],

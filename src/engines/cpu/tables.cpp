@@ -1,5 +1,5 @@
-// The candidate tables of the cpu engine: the kernels of each stage, best first. The last one of a stage
-// takes every shape and every record format.
+// Candidate tables of the CPU engine: the kernels of each stage, best first. The last kernel of a stage
+// supports every shape and every record format.
 #include "engines/cpu/candidates.h"
 #include "engines/cpu/generic.h"
 #include "engines/cpu/score/run.h"
@@ -10,7 +10,7 @@ namespace smla {
 
 namespace {
 
-// The op's loops, spread over the threads.
+// Returns the op's loops, spread over the threads.
 template <Stage S>
 constexpr auto loops(const char* name) {
     return cpu_generic<OpOf<S>>(name);

@@ -1,4 +1,4 @@
-// Tasks over the threads of a call's environment.
+// Runs tasks on the threads of a call's environment.
 #pragma once
 
 #include "core/interrupt.h"
@@ -6,7 +6,7 @@
 
 namespace smla {
 
-// Calls body(i, worker) for every i; without a pool one after the other, as worker 0.
+// Calls body(i, worker) for every i. Without a pool, worker 0 runs all tasks in order.
 template <class Body>
 void run_tasks(const Env& env, int64_t tasks, const Body& body) {
     if (env.pool) return env.pool->run(tasks, body);

@@ -13,12 +13,12 @@ namespace {
 
 using namespace lanes;
 
-// Shared by the vector kernel and, changed, the one on tiles.
+// Traits of the vector kernel, which the kernel on tiles extends.
 struct Avx512Bf16 : AttendLanes<lanes::Avx512Bf16, 4, 6> {
     static constexpr int value_words = block.last / 2 * value_vectors * lanes;
     static constexpr bool pads_values = false;
-    static SMLA_INLINE void keep_awake() {}  // keeps the multiplication unit active while rows are decoded
-    // Unpacked pairs hold dims 0-3, 8-11, 16-19, 24-27 in one vector and 4-7, 12-15, 20-23, 28-31 in the
+    static SMLA_INLINE void keep_awake() {}  // keeps the multiplication unit active during decoding
+    // Unpacked pairs have dims 0-3, 8-11, 16-19, 24-27 in one vector and 4-7, 12-15, 20-23, 28-31 in the
     // next.
     static SMLA_INLINE void store_ordered(float* at, const Vec* v) {
         const __m512d low = _mm512_castps_pd(v[0]), high = _mm512_castps_pd(v[1]);
@@ -41,11 +41,11 @@ SMLA_INLINE Words scaled(Words words, float scale) {
     return {scaled(words.first, factor), scaled(words.second, factor)};
 }
 
-// e4m3 values have exponents of 2^-9 to 2^8: times 2^(e - 127) with e in these bounds they stay normal
-// numbers
+// e4m3 values are 2^-9 to 2^8 in magnitude, so their products with 2^(e - 127) are normal numbers if e is in
+// these bounds.
 constexpr uint32_t kLowestExponent = 10, kHighestExponent = 246;
 
-// times 2^(exponent - 127): an integer sum in the exponent field, except for zeros and NaN
+// Multiplies by 2^(exponent - 127): adds to the exponent field, except for zeros and NaN.
 SMLA_INLINE Words times_e8m0(Words words, __mmask64 numbers, uint8_t exponent) {
     if (exponent >= kLowestExponent && exponent <= kHighestExponent) {
         const __m512i delta = _mm512_set1_epi16(short((int(exponent) - 127) * 128));
@@ -54,7 +54,7 @@ SMLA_INLINE Words times_e8m0(Words words, __mmask64 numbers, uint8_t exponent) {
     }
     return scaled(words, e8m0(exponent));
 }
-// Which of 64 codes are neither zero (0x00, 0x80) nor NaN (0x7f, 0xff).
+// Returns which of 64 codes are neither zero (0x00, 0x80) nor NaN (0x7f, 0xff).
 SMLA_INLINE __mmask64 number_codes(const char* at) {
     const __m512i codes = _mm512_loadu_si512(at), twice = _mm512_add_epi8(codes, codes);
     return _mm512_cmplt_epu8_mask(_mm512_sub_epi8(twice, _mm512_set1_epi8(2)), _mm512_set1_epi8(char(252)));
@@ -80,7 +80,7 @@ SMLA_INLINE Words scaled_codes(const E4m3Table& table, const char* at, float sca
     return S == Scaling::product ? words : scaled(words, scale);
 }
 
-// Readers: 64 values of a row at a time, and the row's scales.
+// Readers return 64 values of a row at a time, and the row's scales.
 template <class Layout>
 struct LatentReader {
     static constexpr int chunks = Layout::width / 64, tiles = Layout::tiles;
@@ -115,7 +115,7 @@ struct PagePackedReader {
         return codes_times_e8m0(table, key.row + c * 64, uint8_t(key.scales[c]));
     }
 };
-// Width 0: any multiple of 64 up to kWidest.
+// Width 0 means any multiple of 64 up to kWidest.
 template <int Width>
 struct PlainReader {
     static constexpr int chunks = (Width ? Width : kWidest) / 64, tiles = 0;
@@ -126,15 +126,15 @@ struct PlainReader {
     }
 };
 
-// Value words of 64 dims of two keys, in the order of the unpacks, which store_ordered() undoes at the end.
-// `second`: where the last 32 dims go.
+// Stores value words of 64 dims of two keys in the order of the unpacks, which store_ordered() undoes at the
+// end. The last 32 dims go to `second`.
 SMLA_INLINE void store_pairs(uint32_t* at, uint32_t* second, Words even, Words odd) {
     _mm512_storeu_si512(at, _mm512_unpacklo_epi16(even.first, odd.first));
     _mm512_storeu_si512(at + 16, _mm512_unpackhi_epi16(even.first, odd.first));
     _mm512_storeu_si512(second, _mm512_unpacklo_epi16(even.second, odd.second));
     _mm512_storeu_si512(second + 16, _mm512_unpackhi_epi16(even.second, odd.second));
 }
-// Chunk `c` of the pair of keys whose words start at `pairs` in each tile of values.
+// Stores chunk `c` of the pair of keys whose words start at `pairs` in each tile of values.
 template <class Isa>
 SMLA_INLINE void store_chunk(uint32_t* pairs, int c, Words even, Words odd) {
     constexpr int kWords = Isa::value_vectors * Isa::lanes, kTile = Isa::value_words;
@@ -153,10 +153,10 @@ SMLA_INLINE bool powers_of_two(const DecodeArgs& args, int key) {
     return all;
 }
 
-// Isa: how many keys a block has, and whether its products read the values of padded keys.
+// Isa defines the keys of a block, and whether its products read the values of padded keys.
 template <class Isa, class Reader, Scaling S>
 bool decode_rows(const DecodeArgs& args) {
-    constexpr int kAhead = 4;                                   // keys whose lines are fetched
+    constexpr int kAhead = 4;                                   // keys whose lines are fetched ahead
     constexpr int kPairStep = Isa::value_vectors * Isa::lanes;  // words of a pair in a value tile
     static_assert(Reader::tiles <= kMaxTiles);
     constexpr int kTiles = S == Scaling::product ? Reader::tiles : 0, kLast = Isa::block.last;

@@ -1,5 +1,5 @@
-// Cached rows into f32 words, vector by vector, for the layouts that have kernels of their own. Values are
-// exactly those of the format's decoder: code * scale rounded once.
+// Decodes cached rows into f32 words, vector by vector, for the layouts with kernels. Values are exactly
+// those in the format's decoder: code * scale rounded once.
 #pragma once
 
 #include "engines/cpu/attend/products.h"
@@ -25,7 +25,7 @@ struct DecodeF32 {
         for (int i = 0; i < n; i += Isa::lanes) Isa::store(out + i, Isa::load_bf16(in + 2 * i));
     }
 
-    // Readers of one row: row<kRounded>(key, args, out)
+    // Readers of one row: row<kRounded>(key, args, out).
     template <class Layout>
     struct Latent {
         template <bool kRounded>
@@ -70,7 +70,7 @@ struct DecodeF32 {
 
     template <class Reader>
     static bool block(const DecodeArgs& args) {
-        constexpr int kAhead = 4;  // keys: their first lines arrive while this one is decoded
+        constexpr int kAhead = 4;  // number of keys whose first lines are fetched ahead
         for (int k = 0; k < args.padded; ++k) {
             float* out = reinterpret_cast<float*>(args.keys_out + k * args.row_words);
             if (k >= args.count) {

@@ -1,4 +1,4 @@
-// The end of attend: splits joined in their order, the sink, the division, lse and max_logits.
+// The end of attend: joins splits in their order, adds the sink, divides, and writes lse and max_logits.
 #include "engines/cpu/attend/worker.h"
 
 #include <algorithm>
@@ -13,9 +13,9 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct HeadSums {
-    double peak = -kInfinity;  // natural log, NaN if a logit is
-    double total = 0;          // of exp(logit - peak)
-    int count = 0;             // parts that saw a key
+    double peak = -kInfinity;  // natural log, NaN if a logit is NaN
+    double total = 0;          // sum of exp(logit - peak)
+    int count = 0;             // number of parts that saw a key
     const float* parts[kMaxSplits];
     float weights[kMaxSplits];
 };
@@ -26,7 +26,7 @@ double sink_factor(double sink, double peak, double total) {
     return std::exp(-above) / (total * std::exp(-above) + std::exp(sink - peak - above));
 }
 
-// unit: turns a score into a logit.
+// Joins the parts of one head. `unit` turns a score into a logit.
 void join(const Plan& plan, const Partial* parts, int head, double unit, HeadSums& sums) {
     for (int s = 0; s < plan.splits; ++s) {
         if (*parts[s].count == 0) continue;

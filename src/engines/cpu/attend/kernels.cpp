@@ -1,4 +1,4 @@
-// The attend kernels of the cpu engine.
+// The attend kernels of the CPU engine.
 #include "core/cpu_features.h"
 #include "engines/cpu/attend/plan.h"
 #include "engines/cpu/candidates.h"
@@ -11,7 +11,7 @@ namespace {
 using namespace cpu_attend;
 using Args = smla_attend_args;
 
-// Kernels with a fixed distance between keys hold at most kWidest values per key.
+// Kernels with a fixed distance between keys support at most kWidest values per key.
 Support supports_f32(const Micro& micro, smla_isa isa, const Args& args, const Env& env) {
     if (std::string why = why_no_isa(isa, env.isa); !why.empty()) return {why};
     if (args.q.dtype == SMLA_F64) return {"f64 queries: the generic kernel computes in double"};

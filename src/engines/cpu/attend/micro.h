@@ -1,8 +1,8 @@
-// The microkernels of attend as the driver sees them: plain structs and one table per instruction set and
-// arithmetic. An operand is made of 4-byte words: one f32, or two bf16 that a dot instruction multiplies at
-// once. Scores put heads in the lanes and broadcast key words, values put dims in the lanes and broadcast
-// weight words, so that no reduction over lanes happens anywhere and keys are never transposed. No code here:
-// files of different instruction sets include it.
+// Interface of attend's microkernels to the driver: plain structs and one table per instruction set and
+// arithmetic. Operands consist of 4-byte words: one f32, or two bf16 that a dot instruction multiplies.
+// Scores have heads in the lanes and broadcast key words; values have dims in the lanes and broadcast weight
+// words. Therefore nothing is reduced over lanes and keys are never transposed. This header has no code,
+// because files of different instruction sets include it.
 #pragma once
 
 #include <smla/stages_attend.h>
@@ -11,54 +11,52 @@
 
 namespace smla::cpu_attend {
 
-// Keys of a block. The last one of a list takes more, because each block costs a pass over the accumulators;
-// a part is decoded and scored at once, while it is in L1. All are multiples of every key tile of their
-// kernels, but for the shorter part of few heads (two vectors): decoding writes values, too, which drive the
-// keys of a longer part out of L1, and with few heads decoding is most of the time.
+// Keys of a block. The last block of a list is larger, because each block costs a pass over the accumulators.
+// A part is decoded and then scored while it is in L1. All numbers are multiples of every key tile of their
+// kernels, except the shorter part of few heads (two vectors). Decoding also writes values, which evict the
+// keys of a longer part from L1, and with few heads decoding is most of the time.
 struct BlockKeys {
     int usual, last, part, part_of_few = part;
 
     int part_of(int vectors) const { return vectors <= 2 ? part_of_few : part; }
 };
-constexpr BlockKeys kVectorBlock{96, 144, 48};  // 64 to 128 measure alike, more overflows L2
-// Keys lie one line further apart than they are long: rows of 512 f32 would all start in the same few cache
-// sets.
+constexpr BlockKeys kVectorBlock{96, 144, 48};  // 64 to 128 keys are equally fast; more overflow L2
+// Keys have a padding of one line, because rows of 512 f32 would all start in a few cache sets.
 constexpr int kRowPadding = 16;
-constexpr int kWidest = 576;  // of the kernels with a fixed distance between keys
+constexpr int kWidest = 576;  // maximum of kernels with a fixed distance between keys
 constexpr int kMaxTiles = 4;  // tile scales per key in exact mode
 
 struct KeyAddress {
     const char* row;
-    const char* scales;  // formats that keep them apart from the row
+    const char* scales;  // scales that the format stores outside of the row
 };
 
-// The keys that come next, fetched line by line while scores are computed: in one burst they would stall the
-// loads of the product.
+// The next keys, fetched line by line while scores are computed. A burst would stall the product's loads.
 struct Prefetch {
     const KeyAddress* next = nullptr;
     const KeyAddress* end = nullptr;
     int row_bytes = 0;
-    int at = 0;         // bytes of *next that are on their way
+    int at = 0;         // bytes of *next that are being fetched
     int per_step = 0;   // lines per kPrefetchSteps steps of scores
     int per_pair = 0;   // lines per two keys that are decoded
-    int per_value = 0;  // lines per step of a value product, where it fetches
+    int per_value = 0;  // lines per step of a value product that prefetches
 };
 constexpr int kPrefetchSteps = 8;
 
-// What becomes of the scales of fp8 values.
+// Use of the scales of fp8 values.
 enum class Scaling {
     words,     // multiplied into the words: f32, or rounded to bf16
-    exponent,  // powers of two, added to the exponents of bf16 words: exact
-    product    // left to the products: the words hold the codes' values
+    exponent,  // powers of two, added to the exponents of bf16 words, exactly
+    product    // applied by the products: words are the codes' values
 };
 
-// Some keys of one source into words.
+// Arguments of a decoder, for some keys of one source.
 struct DecodeArgs {
     const KeyAddress* keys;
     int count;
-    int padded;     // keys [count,padded) become zeros: padding reaches the products with weight 0
+    int padded;     // keys [count,padded) become zeros: padding has weight 0 in the products
     int width;      // Dqk
-    int row_lines;  // cache lines of a row, to fetch ahead
+    int row_lines;  // cache lines of a row to fetch ahead
     int value_tiles;
     bool rounded;  // values rounded to bf16
     float scale;   // per-tensor formats
@@ -71,9 +69,9 @@ struct DecodeArgs {
 };
 
 struct Decoder {
-    // False: the scaling is `exponent` and a scale is no power of two; nothing useful was written.
-    bool (*rows)(const DecodeArgs&);  // null: only through the format's own decoder
-    bool scaled;                      // offers `exponent` and `product`; else only `words`
+    // Returns false, with undefined output, if the scaling is `exponent` and a scale is no power of two.
+    bool (*rows)(const DecodeArgs&);  // null: only the format's own decoder
+    bool scaled;                      // supports `exponent` and `product`; else only `words`
 };
 
 // scores[key][lane] (+)= scale[key] * sum over steps [begin,end) of q[step][lane] . keys[key][step]
@@ -87,26 +85,22 @@ struct ScoreArgs {
     int begin, end;
     int keys_padded;
     bool accumulate;
-    int64_t q_vector, score_vector;  // where vectors lie apart: words from one to the next
+    int64_t q_vector, score_vector;  // distance in words between vectors, if apart
 };
 
-// Online softmax of one block for one head group: peaks and sums move on, scores become weights.
+// Online softmax of one block for one head group: updates peaks and sums, and turns scores into weights.
 struct SoftmaxArgs {
     float* scores;      // [keys][score_stride]
     uint32_t* weights;  // [max(tiles,1)][last / values per word][weight_stride]; plain arithmetic: the scores
     const float* tile_scales;   // [tiles][last]
-    float *peak, *sum, *alpha;  // per head; peak: largest score, alpha: what earlier values weigh now
+    float *peak, *sum, *alpha;  // per head; peak: largest score, alpha: factor of earlier values
     int64_t score_stride, score_vector, weight_stride;
     float factor;  // softmax scale * log2 e
     int keys, tiles, vectors;
-    bool first;  // nothing came before
+    bool first;  // nothing precedes this block
 };
 
-enum class Carry {
-    none,
-    keep,
-    rescale
-};  // what becomes of the values so far: there are none, unchanged, times alpha
+enum class Carry { none, keep, rescale };  // previous values are absent, unchanged, or multiplied by alpha
 
 // out[head][dim] = carry + sum over steps of weights[step][head] * values[step][dim], one tile of dims
 struct ValueArgs {
@@ -129,7 +123,7 @@ struct FinishArgs {
     float* row;  // scratch [tiles * tile]: values in order
 };
 
-// What a plan weighs when it cuts a call, over the time of one key with one vector of heads: decoding a key;
+// Cost model for cutting a call, in units of the time of one key with one vector of heads: decoding a key;
 // packing the queries of a vector, or moving its sums from one core to another.
 struct CutCosts {
     float decode = 3, move = 20;
@@ -138,20 +132,20 @@ struct CutCosts {
 struct Micro {
     int lanes;            // heads per vector
     int values_per_word;  // 1: f32, 2: bf16 pairs
-    int group_vectors;    // vectors of heads that a score kernel takes at most
-    bool vectors_apart;   // queries and scores of each vector lie by themselves, else side by side
+    int group_vectors;    // maximum vectors of heads in a score kernel
+    bool vectors_apart;   // queries and scores of each vector are contiguous, else interleaved
     int value_tile;       // dims per tile of the value kernel
-    int row_words;        // between keys; 0: any
-    int value_words;      // paired arithmetic: from one tile of values to the next
+    int row_words;        // distance between keys; 0: any
+    int value_words;      // paired arithmetic: distance between tiles of values
     BlockKeys block;
-    // Time to decode a key over the time to score it for one vector of heads; 0: decoding prefetches nothing.
+    // Time to decode a key over the time to score it for one vector of heads; 0 disables its prefetches.
     float decode_time;
-    // Steps and vectors of heads that a value product multiplies at once if it also prefetches; else 0.
+    // Steps and vectors of heads in one step of a value product that also prefetches; else 0.
     int value_steps, value_heads;
     CutCosts cut;
     void (*score[8])(const ScoreArgs&);  // by vectors - 1
-    int key_tile[8];                     // keys_padded is a multiple
-    // For at most lanes / 2 heads, with two lanes each; null: none. Its q is [steps / 2][head][2].
+    int key_tile[8];                     // keys_padded is a multiple of it
+    // Score kernel for at most lanes / 2 heads, with two lanes each, or null. Its q is [steps / 2][head][2].
     void (*score_few)(const ScoreArgs&);
     int key_tile_few, key_padding_few;  // keys_padded is a multiple of the latter
     void (*fetch)(Prefetch&, int lines);
@@ -159,10 +153,10 @@ struct Micro {
     void (*values)(const ValueArgs&);
     void (*finish)(const FinishArgs&);
     void (*narrow)(const float* row, int n, smla_dtype dtype, char* out);
-    // words[lane * stride + step] to out[step * out_stride + lane], for one vector of lanes
+    // copies words[lane * stride + step] to out[step * out_stride + lane] for one vector of lanes
     void (*transpose)(const uint32_t* words, int stride, int steps, uint32_t* out, int64_t out_stride);
     Decoder (*decoder)(smla_format format, int width);
-    // Around the work of a thread on one unit: state of the processor that the products need. Null: none.
+    // Set and reset processor state for the products of a unit, in its thread; may be null.
     void (*enter)();
     void (*leave)();
 };

@@ -1,13 +1,13 @@
-// attend on AMX tiles of bf16: 16 rows of 32 values against 16 columns, 16384 operations an instruction. A
-// row of scores is a key and lanes are heads, as everywhere here. Both products keep four sums in tiles and
-// load two tiles for each operand: a kilobyte that is loaded feeds two products. One operand of each stays in
-// L1, the other one comes from L2 once for each pass and is streamed: without that hint it drives the first
-// one out, and the product takes a third longer (measured, docs/kernels/log/cpu.md).
-//   scores: keys as they were decoded [16 keys][16 words], in L1, times queries [16 words][16 heads]
+// attend on AMX tiles of bf16: 16 rows of 32 values times 16 columns, 16384 operations per instruction. A
+// row of scores is a key and lanes are heads, as in all CPU kernels. Both products keep four sums in tiles
+// and load two tiles per operand, so a loaded kilobyte feeds two products. One operand per product stays in
+// L1. The other one comes from L2 once per pass and is streamed: without this hint it evicts the first one,
+// and the product takes a third longer (measured, docs/kernels/log/cpu.md).
+//   scores: decoded keys [16 keys][16 words], in L1, times queries [16 words][16 heads]
 //   values: weights [16 heads][16 pairs of keys] times values [16 pairs][16 dims], in L1
-// Queries and scores of a vector of heads lie together, values in tiles of 32 dims, weights in whole tiles of
-// theirs: [vector of heads][16 pairs of keys][16 heads][16 words].
-// Sums are stored, and the next ones begin, between the first products of the pass that follows (amx::Sums).
+// Queries and scores of a vector of heads are contiguous. Values are in tiles of 32 dims, weights in whole
+// tiles: [vector of heads][16 pairs of keys][16 heads][16 words].
+// Sums are stored, and the next ones begin, between the first products of the next pass (amx::Sums).
 #include "engines/cpu/amx_tiles.h"
 #include "engines/cpu/attend/decode_avx512_bf16.h"
 #include "engines/cpu/attend/table_of_micro.h"
@@ -21,29 +21,29 @@ using amx::Stream;
 using amx::Sums;
 
 struct Amx : Avx512Bf16 {
-    // Each block loads and stores all sums, so blocks are large; 32 keys and the queries that pass by fit L1.
+    // Each block loads and stores all sums, so blocks are large. 32 keys and the streamed queries fit in L1.
     static constexpr BlockKeys block{256, 384, 32, 16};
     static constexpr int value_vectors = 2;
-    // A row of padding: else the tiles that a key's values go to would all start in the same sets of L1.
+    // One row of padding, because the tiles of a key's values would all start in the same sets of L1.
     static constexpr int value_words = (block.last / 2 + 1) * value_vectors * lanes;
     static constexpr bool pads_values = true;
     // After some 3000 cycles without a product the tile unit sleeps, and the next products take 250 cycles
-    // more. While keys are decoded no tile holds a sum, so this product may write one.
+    // more. During decoding no tile contains a sum, so this product may overwrite one.
     static SMLA_INLINE void keep_awake() { amx::multiply_tiles<3, 4, 6>(); }
 };
 
 constexpr int kKeyTile = 2 * kTile, kDims = Amx::value_vectors * Amx::lanes;
 constexpr int kTileWords = kTile * kTile;
-constexpr int kVectorWeights = Amx::block.last / 2 * kTile;  // words of a vector of heads
+constexpr int kVectorWeights = Amx::block.last / 2 * kTile;  // weight words per vector of heads
 
-// Scores of one or two tiles of keys, a pass for each two vectors of heads; `lines` are fetched ahead in each
-// step.
+// Computes the scores of one or two tiles of keys, in a pass for each two vectors of heads. Each step fetches
+// `lines` lines ahead.
 template <bool TwoRows>
 struct ScorePasses {
     const ScoreArgs& args;
     int key, lines;
     Prefetch& prefetch;
-    float* scaled;  // [2][32 keys][16 heads], of a product that is scaled
+    float* scaled;  // [2][32 keys][16 heads], a product before scaling
 
     void run(int vectors) const {
         int vector = 0;
@@ -98,7 +98,7 @@ private:
         }
         if (vector > 0) stored(vector - 2, 2);
     }
-    // Scores times the keys' scales, added to those before.
+    // Multiplies scores by the keys' scales and adds them to the previous scores.
     SMLA_INLINE void stored(int vector, int vectors) const {
         if (!args.scales) return;
         for (int v = 0; v < vectors; ++v) {
@@ -129,8 +129,8 @@ void score_tiles(const ScoreArgs& args) {
     score_vectors(args, V);
 }
 
-// 2^x for x <= 0 (or NaN): x = floor(x) + f, a minimax polynomial in f with 2^0 exactly 1; relative error
-// 1.4e-7 (measured over f). Two instructions do what rounding, subtracting and a bound take elsewhere.
+// Returns 2^x for x <= 0 or NaN: x = floor(x) + f, with a minimax polynomial of f that gives exactly 1 for
+// 2^0. The measured relative error is 1.4e-7. Two instructions replace rounding, subtraction and a bound.
 SMLA_INLINE __m512 exp2_by_floor(__m512 x) {
     const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     __m512 p = _mm512_set1_ps(0.00186713f);
@@ -142,7 +142,7 @@ SMLA_INLINE __m512 exp2_by_floor(__m512 x) {
     return _mm512_scalef_ps(p, x);
 }
 
-// Weights of 32 keys and a vector of heads, before they are a tile of the value product.
+// Weights of 32 keys and a vector of heads, before they become a tile of the value product.
 struct WeightTile {
     alignas(64) float weights[kKeyTile * kTile];  // if Scaled
     alignas(64) uint32_t words[kTileWords];
@@ -156,7 +156,7 @@ struct WeightTile {
             _mm512_store_si512(words + pair * kTile, pair_words(even, odd));
         }
     }
-    // One for each tile of scales, or only one.
+    // Stores one tile for each tile of scales, or only one.
     template <bool Scaled>
     SMLA_INLINE void store(const SoftmaxArgs& args, int key, uint32_t* out) {
         for (int t = 0; t < (Scaled ? args.tiles : 1); ++t) {
@@ -183,12 +183,12 @@ __m512 largest_score(const float* scores, int keys) {
     return _mm512_max_ps(_mm512_max_ps(largest[0], largest[1]), _mm512_max_ps(largest[2], largest[3]));
 }
 
-// softmax_block for one vector of heads.
+// Does the work of softmax_block for one vector of heads.
 template <bool Scaled>
 bool softmax_vector(const SoftmaxArgs& args, int vector) {
     const int lane = vector * kTile;
     const __m512 factor = _mm512_set1_ps(args.factor);
-    const __m512 lowest = _mm512_set1_ps(-3.4028235e38f);  // instead of a peak of -inf: -inf - -inf is NaN
+    const __m512 lowest = _mm512_set1_ps(-3.4028235e38f);  // replaces -inf: -inf - -inf is NaN
     const float* scores = args.scores + vector * args.score_vector;
     uint32_t* out = args.weights + int64_t(vector) * kVectorWeights;
     __m512 largest = largest_score(scores, args.keys), sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
@@ -240,7 +240,7 @@ bool softmax_tiles(const SoftmaxArgs& args) {
     return rescale;
 }
 
-// Rescales the sums of heads that have a new peak; after the first blocks few have one.
+// Rescales the sums of heads with a new peak, which are few after the first blocks.
 void rescale_values(const ValueArgs& args) {
     for (int first = 0; first < args.heads; first += kTile) {
         uint32_t heads =
@@ -259,7 +259,7 @@ SMLA_INLINE void store_values(float* out) {
     amx::store_tile<T>(out + T % 2 * kTile * kDims + T / 2 * kTile, kDims);
 }
 
-// Sums of two vectors of heads and 32 dims.
+// Adds to the sums of two vectors of heads and 32 dims.
 template <bool TwoRows>
 SMLA_INLINE void value_pass(const ValueArgs& args, Prefetch& prefetch, int head) {
     using Tiles = Sums<TwoRows, true, Stream::rows>;
@@ -284,7 +284,7 @@ SMLA_INLINE void value_pass(const ValueArgs& args, Prefetch& prefetch, int head)
     }
 }
 
-// Heads up to a whole tile are stored: their sums lie there (Plan::tile_stride).
+// Stores whole tiles of heads, for which the sums have room (Plan::tile_stride).
 void value_tiles(const ValueArgs& args) {
     if (args.carry == Carry::rescale) rescale_values(args);
     Prefetch prefetch = *args.prefetch;

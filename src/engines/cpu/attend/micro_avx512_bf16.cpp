@@ -1,4 +1,4 @@
-// attend with the bf16 dot instruction: two values per lane and step, f32 sums. Twice the f32 rate.
+// attend with the bf16 dot instruction: two values per lane and step, sums in f32, at twice the f32 rate.
 #include "engines/cpu/attend/decode_avx512_bf16.h"
 #include "engines/cpu/attend/table_of_micro.h"
 

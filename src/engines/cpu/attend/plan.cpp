@@ -6,15 +6,15 @@ namespace smla::cpu_attend {
 
 namespace {
 
-constexpr int kChunkHeads = 128;  // their accumulators (256 KiB), queries and keys share a 1 MiB L2
+constexpr int kChunkHeads = 128;  // accumulators (256 KiB), queries and keys share a 1 MiB L2
 constexpr int kMinChunkHeads = 32;
 constexpr int64_t kMinSplitRows = 64;
-constexpr int kMaxPartialsPerThread = 4;  // with more units than that, tokens alone balance the threads
-// By how much of a unit the last thread is late, and what more units than threads have to gain. Threads that
-// share a core with others, of this machine or of its neighbours, took 1 to 3 times as long as the rest
+constexpr int kMaxPartialsPerThread = 4;  // with more units, tokens suffice to balance the threads
+// Delay of the last thread as a share of a unit, and cost factor of more units than threads. Threads that
+// share a core with others, of this machine or of its neighbors, take 1 to 3 times as long as the rest
 // (docs/kernels/log/cpu.md).
 constexpr double kUneven = 0.25, kManyUnits = 1.03;
-constexpr double kSecondRun = 3;  // of all threads, to join splits: in moves of a vector
+constexpr double kSecondRun = 3;  // cost of the second run, which joins splits, in moves of a vector
 
 int most_splits(int64_t rows, int threads) {
     return int(std::clamp<int64_t>(rows / kMinSplitRows, 1, std::min(threads, kMaxSplits)));
@@ -39,7 +39,7 @@ Plan::Plan(const smla_attend_args& args, const Micro& micro, const Env& env, siz
 }
 
 // Returns the time of a call with these cuts, in units of one key with one vector of heads. Each chunk
-// decodes the keys again and packs its queries; splits are joined by the thread that ends last, or by all.
+// decodes the keys and packs its queries. Splits are joined by the thread that ends last, or by all.
 double Plan::time(int chunk_count, int split_count, int threads) const {
     const double chunk_of_vectors = double(vectors) / chunk_count;
     const double unit =
@@ -69,8 +69,8 @@ void Plan::cut(const Env& env, size_t budget) {
     chunk_vectors = 0;
     for (int i = 0; i < chunks; ++i) chunk_vectors = std::max(chunk_vectors, chunk(i).vectors);
 
-    // Room for every smaller call: fewer tokens may be cut finer, into at most twice as many units as
-    // threads.
+    // Reserves room for every smaller call, because fewer tokens may be cut into smaller units, at most twice
+    // as many as threads.
     const int64_t finest = tokens * most_chunks * split_limit;
     workers = int(std::clamp<int64_t>(finest, 1, threads));
     partials = split_limit > 1 ? std::clamp<int64_t>(finest, workers, partial_limit) : workers;
@@ -96,7 +96,7 @@ Scratch carve_scratch(Arena& arena, const Plan& plan) {
     s.rows = arena.take<int32_t>(size_t(plan.rows));
     s.q = arena.take<uint32_t>(steps * lanes);
     s.staging = arena.take<uint32_t>(steps * size_t(micro.lanes));
-    const bool parts = paired && plan.chunk_vectors <= micro.group_vectors;  // they share one buffer
+    const bool parts = paired && plan.chunk_vectors <= micro.group_vectors;  // parts share one buffer
     s.keys = arena.take<uint32_t>(size_t((parts ? micro.block.part : last) * plan.row_words));
     s.scores = arena.take<float>(size_t(last) * (paired ? std::min(group, lanes) : lanes));
     s.weights = reinterpret_cast<uint32_t*>(s.scores);
@@ -122,7 +122,7 @@ Partial carve_partial(Arena& arena, const Plan& plan) {
 }
 
 size_t Plan::workspace() const {
-    // the largest chunk that any smaller call may get
+    // the largest chunk of any smaller call
     Plan widest = *this;
     const int base = int(ceil_div(heads, kChunkHeads));
     widest.chunk_vectors = int(ceil_div(vectors, base));

@@ -1,8 +1,8 @@
-// How one attend call is cut into units of work, and the scratch they need: a pure function of shapes,
-// threads, mode and budget.
+// Divides an attend call into units of work and sizes their scratch: a pure function of shapes, threads, mode
+// and budget.
 //   unit = (token, chunk of heads, split of the token's valid rows)
-// Heads never mix, and a head's sums run in the same order in any chunk: chunks leave no trace in the bits.
-// Splits do, so batch-invariant mode has none.
+// Heads are independent, and a head's sums have one order in any chunk, so chunks do not change the bits.
+// Splits change the bits, so batch-invariant mode has none.
 #pragma once
 
 #include "engines/candidate.h"
@@ -11,9 +11,9 @@
 
 namespace smla::cpu_attend {
 
-constexpr int kMaxSplits = 64;  // of a token's rows
+constexpr int kMaxSplits = 64;  // splits of a token's rows
 
-struct Chunk {  // of heads
+struct Chunk {  // chunk of heads
     int first_vector, vectors;
     int first_head, heads;
 };
@@ -22,12 +22,12 @@ struct Plan {
     Plan(const smla_attend_args& args, const Micro& micro, const Env& env, size_t budget);
 
     const Micro& micro;
-    int64_t tokens, rows;  // most listed rows of a token, both sources
+    int64_t tokens, rows;  // maximum listed rows of a token in both sources
     int heads, width, value_width;
     int steps, value_tiles;  // words per key; dim tiles of the values
     int64_t row_words;
-    int vectors;        // of all heads
-    int chunk_vectors;  // of the largest chunk
+    int vectors;        // vectors of all heads
+    int chunk_vectors;  // vectors of the largest chunk
     int chunks, splits;
     bool few_heads;  // two lanes per head in the scores
     int workers;
@@ -36,16 +36,16 @@ struct Plan {
     int key_tile(int group_vectors) const {
         return few_heads ? micro.key_tile_few : micro.key_tile[group_vectors - 1];
     }
-    // A number of keys, and those that are computed beside them.
+    // Returns a number of keys, rounded up to what the kernels compute.
     int padded(int keys, int group_vectors) const {
         const int padding = few_heads ? micro.key_padding_few : micro.key_tile[group_vectors - 1];
         return int(round_up(size_t(keys), size_t(padding)));
     }
     int64_t units() const { return tokens * chunks * splits; }
-    // Splits of few tokens are joined by all threads, once all have ended.
+    // Returns whether all threads join the splits of few tokens, after all splits have ended.
     bool joins_later() const { return splits > 1 && tokens * chunks < workers; }
     Chunk chunk(int index) const;
-    // Values per tile of accumulators: whole vectors of heads, because a product may store all of them.
+    // Returns the values per tile of accumulators: whole vectors of heads, which a product may store.
     int64_t tile_stride(int heads_of_chunk) const {
         return int64_t(round_up(size_t(heads_of_chunk), size_t(micro.lanes))) * micro.value_tile;
     }
@@ -56,9 +56,9 @@ private:
     double time(int chunk_count, int split_count, int threads) const;
 };
 
-// What a unit leaves behind: sums that are not divided yet.
+// Output of a unit: sums before the division.
 struct Partial {
-    int64_t* count;           // valid rows; 0: the rest is undefined
+    int64_t* count;           // valid rows; 0: other members are undefined
     float *peak, *sum, *out;  // [heads], [heads], [dim tiles][heads][tile]
 };
 
@@ -79,7 +79,7 @@ struct Scratch {
 Scratch carve_scratch(Arena& arena, const Plan& plan);
 Partial carve_partial(Arena& arena, const Plan& plan);
 
-// Runs attend as it was planned, with the plan's microkernels.
+// Runs an attend call by its plan, with the plan's microkernels.
 void run(const smla_attend_args& args, const Plan& plan, const Env& env);
 
 }  // namespace smla::cpu_attend

@@ -1,5 +1,5 @@
-// The two matrix products of attend, written once for every instruction set. Isa is a traits type of an
-// anonymous namespace, so each file that includes this has its own code.
+// The two matrix products of attend as templates for all instruction sets. Isa is a traits type of an
+// anonymous namespace, so each file that includes this header has separate code.
 #pragma once
 
 #include "engines/cpu/attend/micro.h"
@@ -7,8 +7,7 @@
 
 namespace smla::cpu_attend {
 
-// Lanes with the shape of the products: a value product has sums for `Vectors` vectors of dims and `Heads`
-// heads.
+// Lanes with the shape of a value product: sums for `Vectors` vectors of dims and `Heads` heads.
 template <class Lanes, int Vectors, int Heads>
 struct AttendLanes : Lanes {
     static constexpr int value_vectors = Vectors, value_heads = Heads;
@@ -22,7 +21,7 @@ SMLA_INLINE void fetch(Prefetch& prefetch, int lines) {
         __builtin_prefetch(prefetch.next->row + prefetch.at, 0, 2);
         prefetch.at += 64;
         if (prefetch.at >= prefetch.row_bytes) {
-            // the last line of a row that starts inside a line, or the scales that lie apart
+            // last line of a row that starts inside a line, or separate scales
             __builtin_prefetch(
                 prefetch.next->scales ? prefetch.next->scales : prefetch.next->row + prefetch.row_bytes - 1,
                 0, 2);
@@ -32,8 +31,8 @@ SMLA_INLINE void fetch(Prefetch& prefetch, int lines) {
     }
 }
 
-// V vectors of heads x N keys in registers; each step loads V vectors of q and broadcasts N key words. With
-// few heads a head has two lanes: even and odd steps, whose sums are added at the end.
+// Scores of V vectors of heads and N keys in registers. Each step loads V vectors of q and broadcasts N key
+// words. With few heads a head has two lanes, for even and odd steps, whose sums are added at the end.
 template <class Isa, int V, int N, int LanesPerHead>
 struct ScoreTile {
     using Vec = typename Isa::Vec;
@@ -76,12 +75,12 @@ struct ScoreTile {
     }
 };
 
-// Tiles of N keys from `key` on; returns where the last whole one ends.
+// Scores tiles of N keys from `key` on; returns the end of the last whole tile.
 template <class Isa, int V, int N, int LanesPerHead>
 SMLA_INLINE int score_tiles(const ScoreArgs& args, Prefetch& prefetch, int key) {
     constexpr int64_t lanes = V * Isa::lanes;
     constexpr int L = LanesPerHead;
-    // constant where it can be: then 16 rows need one address register
+    // a constant if possible, so that 16 rows need one address register
     const int64_t row_words = Isa::row_words ? Isa::row_words : args.row_words;
     for (; key + N <= args.keys_padded; key += N) {
         ScoreTile<Isa, V, N, L> tile;
@@ -106,7 +105,7 @@ void score_keys(const ScoreArgs& args) {
     *args.prefetch = prefetch;
 }
 
-// With few heads: tiles of N keys, then tiles of Padding, so that a list of one key is not computed as N.
+// Scores keys for few heads in tiles of N, then in tiles of Padding, so that one key does not cost N.
 template <class Isa, int N, int Padding>
 void score_few_keys(const ScoreArgs& args) {
     Prefetch prefetch = *args.prefetch;
@@ -157,8 +156,8 @@ void value_heads(const ValueArgs& args, int head) {
     }
 }
 
-// Groups of as equal a size as can be: a few heads alone leave the chains of sums too short to hide their
-// latency.
+// Divides heads into groups of nearly equal size, because the chains of sums of a small group are too short
+// to hide their latency.
 template <class Isa>
 void value_tile(const ValueArgs& args) {
     constexpr int N = Isa::value_heads;

@@ -9,8 +9,8 @@ namespace smla::cpu_attend {
 
 namespace {
 
-// Calls body(i, worker) for every i; `workers` bodies at most at once, each with its own scratch. Where all
-// threads work, a thread has the same scratch in every call: what it writes is in its own core's caches.
+// Calls body(i, worker) for every i, at most `workers` bodies concurrently, each with its own scratch. If all
+// threads work, a thread has the same scratch in every call, so its data is in its own core's caches.
 template <class Body>
 void for_each(const Env& env, int workers, int64_t count, const Body& body) {
     if (!env.pool || workers == 1) {
@@ -31,7 +31,7 @@ void for_each(const Env& env, int workers, int64_t count, const Body& body) {
     });
 }
 
-constexpr int kFinishHeads = 4;  // of a task of join_splits
+constexpr int kFinishHeads = 4;  // heads of a task of join_splits
 
 struct Unit {
     int64_t token;
@@ -42,7 +42,7 @@ struct Unit {
           split(int(index % plan.splits)) {}
 };
 
-// Joins the splits of all tokens, few heads at a time: for tokens that are fewer than the threads.
+// Joins the splits of all tokens, a few heads at a time, if there are fewer tokens than threads.
 void join_splits(const Call& call, const Env& env, const std::vector<Scratch>& scratch,
                  const std::vector<Partial>& partials) {
     const Plan& plan = call.plan;
@@ -81,7 +81,7 @@ void run(const smla_attend_args& args, const Plan& plan, const Env& env) {
         Worker(call, scratch[size_t(w)]).run(unit.token, unit.chunk, unit.split, partial);
         if (plan.joins_later()) return;
         const int64_t whole = i / plan.splits;
-        // the thread that ends the last split joins them, in their order like any other
+        // the thread that ends the last split joins all, in their order
         if (split && ended[size_t(whole)].fetch_add(1, std::memory_order_acq_rel) != plan.splits - 1) return;
         const Chunk chunk = plan.chunk(unit.chunk);
         const Partial* const parts = split ? partials.data() + whole * plan.splits : &partial;

@@ -1,5 +1,5 @@
-// The online softmax of one block of keys, heads in the lanes, and the last step of a head. Written once for
-// every instruction set, like products.h.
+// The online softmax of one block of keys with heads in the lanes, and the last step of a head, as templates
+// for all instruction sets.
 #pragma once
 
 #include "engines/cpu/attend/products.h"
@@ -8,7 +8,7 @@ namespace smla::cpu_attend {
 
 using lanes::exp2_below;
 
-// Weights of one vector of heads in the words of the value product.
+// Stores weights of one vector of heads in the words of the value product.
 template <class Isa>
 SMLA_INLINE void store_weights(const SoftmaxArgs& args, int key, int lane, typename Isa::Vec even,
                                typename Isa::Vec odd) {
@@ -26,9 +26,9 @@ SMLA_INLINE void store_weights(const SoftmaxArgs& args, int key, int lane, typen
     }
 }
 
-// A NaN among the scores of a head becomes its peak and stays it. A maximum keeps some of them only; the sum
-// has all, but where the peak is +inf, which makes every sum NaN. So scores are looked at under a peak of
-// +inf, before they become weights, and sums under all others.
+// Sets the peak of a head with NaN scores to NaN, which persists. A maximum may drop a NaN. A sum keeps a
+// NaN, but a peak of +inf makes every sum NaN. Therefore under a peak of +inf the scores are checked before
+// they become weights, and under other peaks the sums are checked.
 template <class Isa>
 SMLA_INLINE void mark_nan_scores(const float* scores, int64_t stride, int keys, float* peak) {
     for (int lane = 0; lane < Isa::lanes; ++lane) {
@@ -47,7 +47,7 @@ template <class Isa>
 bool softmax_block(const SoftmaxArgs& args) {
     using Vec = typename Isa::Vec;
     const Vec factor = Isa::broadcast(args.factor);
-    const Vec lowest = Isa::broadcast(-3.4028235e38f);  // instead of a peak of -inf: -inf - -inf is NaN
+    const Vec lowest = Isa::broadcast(-3.4028235e38f);  // replaces -inf, as -inf - -inf is NaN
     bool rescale = false;
     for (int vector = 0; vector < args.vectors; ++vector) {
         const int lane = vector * Isa::lanes;
@@ -75,8 +75,8 @@ bool softmax_block(const SoftmaxArgs& args) {
         Isa::store(args.peak + lane, largest);
         mark_nan_scores<Isa>(scores, args.score_stride, args.keys, args.peak + lane);
         largest = Isa::max(largest, lowest);
-        // The factor is applied last. So the largest score has weight 1 however large it is, and where a
-        // weight is not small the difference that is rounded is.
+        // The factor is applied last, so that the largest score has weight 1 at any magnitude, and the
+        // difference is rounded to a small error if the weight is not small.
         const auto weight = [&](int k) SMLA_LAMBDA_INLINE {
             return exp2_below<Isa>(Isa::mul(Isa::sub(score(k), largest), factor));
         };

@@ -33,8 +33,8 @@ void Source::locate(const int32_t* rows, int count, KeyAddress* out) const {
         const int64_t page = page_shift_ >= 0 ? row >> page_shift_ : row / uint64_t(view_.page_rows);
         const int64_t offset = row - page * view_.page_rows;
         char* at = view_.data + page * view_.page_stride;
-        // Page-packed formats without a decoder here take the last branch: their address only serves
-        // prefetching.
+        // The last branch includes page-packed formats without a decoder here, whose address is only
+        // prefetched.
         if (split_)
             out[i] = {at + layout::Fp8_584::row_at(offset),
                       at + layout::Fp8_584::scales_at(view_.page_tokens, offset)};
@@ -48,7 +48,7 @@ bool Source::decode(const int32_t* rows, const DecodeArgs& args) const {
     return true;
 }
 
-// Through the format's own decoder, for f32 words of any width.
+// Decodes with the format's own decoder, to f32 words of any width.
 void Source::decode_any(const int32_t* rows, const DecodeArgs& args) const {
     for (int k = 0; k < args.padded; ++k) {
         float* out = reinterpret_cast<float*>(args.keys_out + k * args.row_words);
@@ -60,7 +60,7 @@ void Source::decode_any(const int32_t* rows, const DecodeArgs& args) const {
                 for (int d = 0; d < args.width; ++d) out[d] = round_to_bf16(out[d]);
         }
         for (int64_t d = filled; d < args.row_words; ++d)
-            out[d] = 0.f;  // the last value tile reads past the width
+            out[d] = 0.f;  // the last value tile extends past the width
     }
 }
 

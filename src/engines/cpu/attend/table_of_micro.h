@@ -7,7 +7,7 @@
 
 namespace smla::cpu_attend {
 
-// One row of f32 into the output type; n is a multiple of Isa::lanes.
+// Converts one row of f32 to the output type; n is a multiple of Isa::lanes.
 template <class Isa>
 void narrow_row(const float* row, int n, smla_dtype dtype, char* out) {
     int i = 0;
@@ -34,7 +34,7 @@ constexpr void set_score_few(Micro& micro) {
     micro.key_padding_few = Padding;
 }
 
-// KeyTiles: numbers of keys that the score kernels multiply at once, for one vector of heads, for two, ...
+// KeyTiles are the keys that the score kernels multiply at a time, for one vector of heads, for two, ...
 template <class Isa, int... KeyTiles>
 constexpr Micro micro_of(Decoder (*decoder)(smla_format, int)) {
     Micro micro{};

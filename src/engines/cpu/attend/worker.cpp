@@ -9,9 +9,9 @@ namespace smla::cpu_attend {
 
 namespace {
 
-constexpr int kFewVectors = 4;  // of heads
+constexpr int kFewVectors = 4;  // maximum vectors of a chunk with few heads
 
-struct Entered {  // what a unit's products need of the processor
+struct Entered {  // processor state for the products of a unit
     explicit Entered(const Micro& micro) : micro(micro) {
         if (micro.enter) micro.enter();
     }
@@ -71,17 +71,18 @@ void Worker::load_query(int64_t token, int head, uint32_t* words) const {
     }
 }
 
-// A vector of heads from `first` on as rows of words, `stride` words apart; lanes without a head hold zeros.
+// Returns a vector of heads from `first` on as rows of words, `stride` words apart. Lanes without a head are
+// zeros.
 const uint32_t* Worker::stage(int64_t token, int first, int& stride) {
     const int lanes = plan_.micro.lanes, steps = plan_.steps;
     const Tensor& q = call_.args.q;
     const bool words = q.dtype == (plan_.micro.values_per_word == 2 ? SMLA_BF16 : SMLA_F32);
     const char* rows = address(q, token, chunk_.first_head + first);
-    // the stride of a single head means nothing and may be any number
+    // the stride of a single head is meaningless and may be any number
     const int64_t bytes = q.shape[1] > 1 ? q.stride_elems[1] * dtype_bits(q.dtype) / 8 : 0;
     if (words && first + lanes <= chunk_.heads && bytes % 4 == 0 && bytes < INT32_MAX &&
         reinterpret_cast<uintptr_t>(rows) % 4 == 0) {
-        stride = int(bytes / 4);  // as they lie
+        stride = int(bytes / 4);  // the rows in place
         return reinterpret_cast<const uint32_t*>(rows);
     }
     for (int lane = 0; lane < lanes; ++lane) {
@@ -93,7 +94,7 @@ const uint32_t* Worker::stage(int64_t token, int first, int& stride) {
     return scratch_.staging;
 }
 
-// [head][step] to [step / 2][head][2], zeros where there is no head
+// Packs [head][step] to [step / 2][head][2], with zeros for missing heads.
 void Worker::pack_few_queries(int64_t token) {
     const int lanes = plan_.micro.lanes, pairs = plan_.steps / 2;
     std::memset(scratch_.q, 0, size_t(pairs * lanes) * sizeof *scratch_.q);
@@ -106,7 +107,7 @@ void Worker::pack_few_queries(int64_t token) {
     }
 }
 
-// [head][step] to [step][head]
+// Packs [head][step] to [step][head].
 void Worker::pack_queries(int64_t token) {
     if (plan_.few_heads) return pack_few_queries(token);
     const int lanes = plan_.micro.lanes, steps = plan_.steps;
@@ -118,7 +119,7 @@ void Worker::pack_queries(int64_t token) {
             int stride;
             const uint32_t* rows = stage(token, (group.first_vector + v) * lanes, stride);
             plan_.micro.fetch(prefetch_, share);
-            const int first = v / side * side;  // of those that lie side by side
+            const int first = v / side * side;  // first of the interleaved vectors
             uint32_t* out = scratch_.q + int64_t(steps) * (group.first_vector + first) * lanes;
             plan_.micro.transpose(rows, stride, steps, out + (v - first) * lanes, int64_t(side) * lanes);
         }
@@ -137,7 +138,7 @@ void Worker::locate(const Block& block, int buffer) {
                                        scratch_.addresses + buffer * plan_.micro.block.last);
 }
 
-// Spreads the lines of the next block over the score products of this one.
+// Spreads the lines of the next block over the score products of this block.
 void Worker::plan_prefetch(bool any, const Block& next, int buffer) {
     prefetch_ = {};
     prefetch_lines_ = 0;
@@ -150,12 +151,12 @@ void Worker::plan_prefetch(bool any, const Block& next, int buffer) {
     int64_t chances = 1;
     for (int g = 0; g < groups(); ++g)
         chances += int64_t(plan_.steps / kPrefetchSteps) * (next.count / plan_.key_tile(group(g).vectors));
-    // With few heads decoding takes the larger part of the time, and its share of the lines.
+    // With few heads, decoding takes most of the time and fetches a proportional share of the lines.
     const float decode = chunk_.vectors <= kFewVectors ? plan_.micro.decode_time : 0;
     const int64_t decoding = int64_t(float(prefetch_lines_) * decode / (decode + float(chunk_.vectors)));
     prefetch_.per_pair = int(ceil_div(decoding, (next.count + 1) / 2));
-    // Where the value product fetches, it takes half of the others: they keep the line buffers busy that its
-    // own operands need as much as those of the score product.
+    // A value product that fetches gets half of the other lines. Its own operands need the line buffers as
+    // much as the score product's do.
     const int64_t others = prefetch_lines_ - decoding, in_values = plan_.micro.value_steps ? others / 2 : 0;
     prefetch_.per_step = int(ceil_div(others - in_values, chances));
     if (in_values == 0) return;
@@ -181,8 +182,8 @@ bool Worker::weigh(const Block& block, int buffer, bool first) {
     return rescale;
 }
 
-// With one group of heads, keys are scored while they are in L1. With several, the scores' buffer holds one
-// group.
+// With one group of heads, keys are scored while they are in L1. With several groups, the buffer for scores
+// has room for only one.
 bool Worker::decode_and_score(const Block& block, int buffer) {
     const bool one = groups() == 1;
     const int part = one ? plan_.micro.block.part_of(chunk_.vectors) : block.count;
@@ -218,8 +219,8 @@ bool Worker::decode(const Block& block, int buffer, int begin, int end) {
     return source.decode(scratch_.rows + block.begin + begin, args);
 }
 
-// Paired arithmetic reads keys once, for the scores: parts share one buffer. Plain arithmetic takes values
-// from it.
+// Paired arithmetic reads keys once, for the scores, so parts share one buffer. Plain arithmetic also reads
+// values from the keys.
 uint32_t* Worker::keys_at(int begin) const {
     const bool shared = plan_.micro.values_per_word == 2 && groups() == 1;
     return scratch_.keys + (shared ? 0 : begin * plan_.row_words);

@@ -8,9 +8,9 @@ namespace smla::cpu_attend {
 struct Call {  // what all units share
     const smla_attend_args& args;
     const Plan& plan;
-    const Source* sources;  // primary, extra: those that are there
+    const Source* sources;  // primary, extra, or both
     int source_count;
-    float factor;  // of the products: softmax scale * q scale * log2 e
+    float factor;  // factor of the products: softmax scale * q scale * log2 e
 };
 
 class Worker {
@@ -21,10 +21,10 @@ public:
 private:
     struct Block {  // rows of one source
         int source;
-        int64_t begin;  // in the token's list
+        int64_t begin;  // offset in the token's list
         int count;
     };
-    struct Group {  // heads that a score kernel takes at once
+    struct Group {  // heads of one call of a score kernel
         int first_vector, vectors;
     };
 
@@ -35,10 +35,10 @@ private:
     bool next_block(Block& block) const;
     void locate(const Block& block, int buffer);
     void plan_prefetch(bool any, const Block& next, int buffer);
-    // Scores and weights of a block; returns whether earlier values must be rescaled.
+    // Computes scores and weights of a block; returns whether earlier values must be rescaled.
     bool weigh(const Block& block, int buffer, bool first);
     bool decode_and_score(const Block& block, int buffer);
-    // Keys [begin, end) of a block, padded to whole tiles where the block ends.
+    // Decodes keys [begin, end) of a block, padded to whole tiles at the block's end.
     bool decode(const Block& block, int buffer, int begin, int end);
     void score(const Source& source, const Group& group, const Block& block, int begin, int end);
     int padded(const Block& block, const Group& group, int begin, int end) const {
@@ -50,22 +50,22 @@ private:
     Group group(int index) const;
     uint32_t* keys_at(int begin) const;
     int64_t score_stride(const Group& group) const;
-    int side_by_side(const Group& group) const;  // vectors of heads, in queries and scores
+    int side_by_side(const Group& group) const;  // interleaved vectors of heads in queries and scores
 
     const Call& call_;
     const Plan& plan_;
     Scratch scratch_;
     Chunk chunk_{};
     Partial out_{};
-    int64_t ends_[2] = {0, 0};  // where the rows of each source end in the token's list
-    int64_t end_ = 0;           // of this split
+    int64_t ends_[2] = {0, 0};  // end of each source's rows in the token's list
+    int64_t end_ = 0;           // end of this split
     Prefetch prefetch_;
     int64_t prefetch_lines_ = 0;
-    Scaling scaling_ = Scaling::words;  // of the block at hand
-    int tiles_ = 0;                     // of scales that its products apply
+    Scaling scaling_ = Scaling::words;  // scaling of the current block
+    int tiles_ = 0;                     // tiles of scales in its products
 };
 
-// The result of a chunk of heads from its splits: out, lse, max_logits. `row` is scratch.
+// Joins the splits of a chunk of heads and writes out, lse and max_logits. `row` is scratch.
 void finish_heads(const Call& call, int64_t token, const Chunk& chunk, int first, int last,
                   const Partial* parts, float* row);
 

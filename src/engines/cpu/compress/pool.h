@@ -1,4 +1,4 @@
-// The pooling of some channels of a window, which each instruction set has from pool_rows.h.
+// Pooling of some channels of a window, which each instruction set builds from pool_rows.h.
 #pragma once
 
 #include <smla/context.h>
@@ -7,13 +7,13 @@
 
 namespace smla::cpu_compress {
 
-constexpr int64_t kChannels = 8;  // channels are pooled in multiples of 8: whole vectors on every processor
+constexpr int64_t kChannels = 8;  // tasks pool multiples of 8 channels: whole vectors on every processor
 
 struct Pool {
-    const float* const* rows;  // the kv of each row of the window, which its scores follow
-    int64_t count, score;      // score: from a row's kv to its scores
+    const float* const* rows;  // kv of each row of the window, followed by its scores
+    int64_t count, score;      // score: distance of a row's scores from its kv
     int64_t begin, end;        // channels
-    // [D] each: the largest score of a channel, the sum of its weights, that of its weighted kv
+    // [D] each: largest score of a channel, sum of its weights, sum of its weighted kv
     float *peak, *sum, *value;
 };
 

@@ -1,9 +1,8 @@
-// The pooling of a window, written once for every instruction set; Isa as in lanes.h. Channels are
-// independent of each other, so a channel's bits do not depend on how they are cut.
+// Pooling of a window as a template for all instruction sets; for Isa, see lanes.h. A channel's bits do not
+// depend on how channels are divided.
 //
-// Row after row, twice: peaks first, then weights. Rows are neighbours in memory and are read as they lie;
-// with the rows of a few channels at a time, 128 rows of 4 KiB fell on the same sets of the caches (cold 300
-// us, 140 this way).
+// Reads the rows in order twice: first for peaks, then for weights. Rows are neighbors in memory. With a few
+// channels of all rows at a time, 128 rows of 4 KiB share the same cache sets (cold 300 us instead of 140).
 #pragma once
 
 #include "engines/cpu/compress/pool.h"

@@ -1,4 +1,4 @@
-// compress in f32: many tokens by ranges of tokens, few ones also by their channels.
+// compress in f32: divides many tokens by ranges of tokens, few tokens also by their channels.
 #include "core/cpu_features.h"
 #include "engines/cpu/candidates.h"
 #include "engines/cpu/compress/pool.h"
@@ -13,10 +13,10 @@ namespace {
 
 using namespace cpu_compress;
 
-// Rows times channels that a task pools at least: 5 us, a few times what it takes to hand it over.
+// Minimum rows times channels of a task: 5 us of work, a few times its overhead.
 constexpr int64_t kLeastWork = 8192, kTasksPerThread = 4;
 
-using Rows = std::vector<const float*>;  // the kv of each row of a window
+using Rows = std::vector<const float*>;  // kv of each row of a window
 
 struct Scratch {
     float *peak, *sum, *value;  // [D] each
@@ -32,7 +32,7 @@ size_t scratch_bytes(const smla_compress_args& args, const Env& env) {
     return arena.used();
 }
 
-// Tokens that close a group, in order, but no more than `most`.
+// Returns the tokens that close a group, in order, at most `most`.
 std::vector<int64_t> closing_tokens(const EntryMaker<float>& maker, int64_t tokens, int64_t most) {
     std::vector<int64_t> out;
     for (int64_t t = 0; t < tokens && int64_t(out.size()) < most; ++t)
@@ -61,7 +61,7 @@ public:
     }
 
 private:
-    // Each thread takes whole tokens.
+    // Gives whole tokens to each thread.
     void run_tokens() const {
         const int64_t tokens = CompressOp::tasks(args_),
                       ranges = std::min<int64_t>(tokens, kTasksPerThread * env_.threads());
@@ -77,8 +77,8 @@ private:
         });
     }
 
-    // Fewer tokens than threads: several threads pool channels of one token. What comes before and after
-    // takes a thread per token.
+    // With fewer tokens than threads, several threads pool channels of one token. The steps before and after
+    // use one thread per token.
     void run_channels(const EntryMaker<float>& maker, const std::vector<int64_t>& closing) const {
         const int64_t n = int64_t(closing.size()), width = maker.width(),
                       most = overlap(args_) * args_.ratio * width / kLeastWork,
@@ -103,7 +103,7 @@ private:
         });
     }
 
-    // Channels [begin, end) of the mean over rows, in scratch.value.
+    // Writes channels [begin, end) of the mean over rows to scratch.value.
     void pool(const Rows& rows, int64_t begin, int64_t end, const Scratch& scratch) const {
         kernel_.run({rows.data(), int64_t(rows.size()), score_, begin, end, scratch.peak, scratch.sum,
                      scratch.value});
@@ -114,8 +114,8 @@ private:
     const PoolKernel& kernel_;
     const smla_compress_args& args_;
     const Env& env_;
-    const int64_t score_;           // from a row's kv to its scores
-    std::vector<Scratch> scratch_;  // of a thread, or of a token where there are fewer
+    const int64_t score_;           // distance of a row's scores from its kv
+    std::vector<Scratch> scratch_;  // one per thread, or per token if there are fewer tokens
 };
 
 template <const PoolKernel& Kernel>

@@ -1,4 +1,4 @@
-// The driver of the bf16 products: which calls they take, and blocks of tokens and outputs over the threads.
+// Driver of the bf16 products: checks calls, and divides tokens and outputs into blocks for the threads.
 #include "core/cpu_features.h"
 #include "engines/cpu/candidates.h"
 #include "engines/cpu/generic.h"
@@ -17,18 +17,18 @@ namespace {
 
 using Args = smla_project_args;
 
-// How a call is cut. A token's bits follow from the inner dimension alone, not from this.
+// Division of a call. A token's bits depend on the inner dimension, not on the division.
 struct Cut {
     int64_t most_tokens = kTokenBlock, outer = kOuterBlock, threads;
 
     int64_t blocks(const Args& args) const {
         return std::max<int64_t>(ceil_div(args.x.shape[0], most_tokens), 1);
     }
-    int64_t tokens(const Args& args) const {  // of a block: equal ones, of whole tiles
+    int64_t tokens(const Args& args) const {  // tokens per block: equal blocks of whole tiles
         return ceil_div(ceil_div(args.x.shape[0], blocks(args)), kTileTokens) * kTileTokens;
     }
     int64_t packed() const { return outer * kInnerBlock / 2; }
-    // Never less for more tokens, whose workspace serves fewer, too.
+    // The size never shrinks with more tokens, so that their workspace also serves fewer.
     int64_t sums(const Args& args) const {
         if (args.x.shape[2] <= kInnerBlock) return 0;
         return ceil_div(std::min(args.x.shape[0], most_tokens), kTileTokens) * kTileTokens * outer;

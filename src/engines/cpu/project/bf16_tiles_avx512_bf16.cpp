@@ -9,12 +9,12 @@ namespace {
 
 constexpr int kLanes = 16, kVectors = kPanel / kLanes;
 
-// Not std::min: the linker may keep this file's copy for files that run on older machines.
+// Replaces std::min, because the linker may use this file's copy in files that run on older machines.
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t lanes_of(int64_t end) { return end < 0 ? 0 : smaller(end, kLanes); }
 
 // Packs a panel of weights that are dense along the inner dimension: out[p * kPanel + lane] is pair p of
-// output `lane`, 0 from `count` on. Blocks of 16 outputs by 16 pairs are transposed as words.
+// output `lane`, 0 from `count` on. Transposes blocks of 16 outputs by 16 pairs as words.
 void pack_rows(const uint16_t* w, int64_t stride, int64_t count, int64_t pairs, uint32_t* out) {
     alignas(64) uint32_t edge[kLanes * kLanes];
     const auto words = [&](int64_t n, int64_t p) {
@@ -39,7 +39,7 @@ void pack_rows(const uint16_t* w, int64_t stride, int64_t count, int64_t pairs, 
 
 __mmask16 lanes_before(int64_t end) { return __mmask16((1u << lanes_of(end)) - 1); }
 
-// The same of weights that are dense along the outputs: each two rows are interleaved to pairs.
+// Packs a panel of weights that are dense along the outputs: interleaves each two rows to pairs.
 void pack_columns(const uint16_t* w, int64_t stride, int64_t count, int64_t pairs, uint32_t* out) {
     for (int64_t p = 0; p < pairs; ++p, out += kPanel)
         for (int v = 0; v < kVectors; ++v) {
@@ -57,9 +57,9 @@ struct Tile {
     const uint16_t* x;
     const uint32_t* w;
     float* sums;  // [T][sums_stride]
-    void* out;    // of the last part of the inner dimension; else null
+    void* out;    // null except in the last part of the inner dimension
     int64_t x_stride, out_stride, sums_stride, pairs, count;
-    bool adds, out_bf16;  // adds: to the sums of the parts before
+    bool adds, out_bf16;  // adds: add to the sums of the previous parts
 };
 
 template <int T>
@@ -105,7 +105,7 @@ void multiply_tile(const Tile& a) {
 constexpr void (*kTiles[kTileTokens])(const Tile&) = {multiply_tile<1>, multiply_tile<2>, multiply_tile<3>,
                                                       multiply_tile<4>, multiply_tile<5>, multiply_tile<6>};
 
-// All tokens by the packed panels. Few tokens' rows stay in L1 while the panels pass.
+// Multiplies all tokens by the packed panels. The rows of a few tokens stay in L1 for all panels.
 void multiply_part(const Bf16Block& a, int64_t first, int64_t inner) {
     const bool last = first + inner == a.inner;
     for (int64_t t = 0; t < a.tokens; t += kTileTokens)

@@ -1,5 +1,5 @@
-// project, absorb, up_project, out_project on a CPU. Weights stay in their stored dtype; bf16 and f16 ones
-// are widened block by block into scratch, so that a layer holds them once.
+// project, absorb, up_project, out_project on a CPU. Weights keep their stored dtype; bf16 and f16 weights
+// are widened block by block into scratch, so that a layer stores them once.
 #include "linear/cblas.h"
 #include "core/interrupt.h"
 #include "engines/cpu/candidates.h"
@@ -13,12 +13,13 @@ namespace {
 
 using Args = smla_project_args;
 
-// A block of widened weights is 1 MiB of f32, about one core's L2. With many tokens it has at least as many
-// rows as there are tokens, up to kMostBlockTokens, because BLAS packs all of x again for each block: with
-// the 16 rows of 16,384 columns that 1 MiB holds, 512 tokens took three times as long as with f32 weights.
+// A block of widened weights is 1 MiB of f32, about one core's L2. With many tokens a block has at least as
+// many rows as there are tokens, up to kMostBlockTokens, because BLAS packs all of x for each block. With the
+// 16 rows of 16,384 columns that 1 MiB holds, 512 tokens take three times as long as with f32 weights.
 constexpr int64_t kBlockElements = 1 << 18, kMostBlockTokens = 512;
 
-// Whether rows share elements, as a repeated one does: BLAS wants a leading dimension of at least the width.
+// Returns whether rows share elements, as a repeated row does. BLAS requires a leading dimension of at least
+// the width.
 bool overlap(int64_t rows, int64_t stride, int64_t width) { return rows > 1 && stride < width; }
 bool copies_x(const Args& args) {
     return args.x.dtype != SMLA_F32 || overlap(args.x.shape[0], args.x.stride_elems[0], args.x.shape[2]);
@@ -52,7 +53,7 @@ Scratch carve(Arena& arena, const Args& args, int64_t block_rows, int threads) {
     return s;
 }
 
-// One group's rows of the weight [first, first + rows), as B of a row-major product.
+// Rows [first, first + rows) of one group's weight, as B of a row-major product.
 struct Operand {
     const float* data;
     int64_t lead;
@@ -73,7 +74,7 @@ Operand weight_block(const Args& args, int64_t g, int64_t first, int64_t rows, f
             load_row(args.w, address(args.w, g, first + n), inner, scratch + n * inner);
         return {scratch, inner, true};
     }
-    Tensor across = args.w;  // the outer dimension is the contiguous one: read along it
+    Tensor across = args.w;  // read along the outer dimension, which is contiguous
     across.stride_elems[2] = outer_stride;
     for (int64_t k = 0; k < inner; ++k)
         load_row(across, address(args.w, g, first, k), rows, scratch + k * rows);
@@ -114,7 +115,7 @@ std::string refuse_cblas(const Args& args, const Env&) {
     if (!cblas().sgemm) return cblas().why_none;
     for (const Tensor* tensor : {&args.x, &args.w, &args.out})
         if (tensor->dtype == SMLA_F64) return "f64 tensors: cpu_generic_project takes them";
-    constexpr int64_t limit = int64_t(1) << 31;  // CBLAS counts in int
+    constexpr int64_t limit = int64_t(1) << 31;  // CBLAS uses int for sizes
     for (const Tensor* tensor : {&args.x, &args.w, &args.out})
         for (int i = 0; i < 3; ++i)
             if (tensor->shape[i] >= limit || tensor->stride_elems[i] >= limit)
@@ -143,18 +144,18 @@ size_t scratch_bytes(const Args& args, int64_t block, int threads) {
 CallPlan<Args> plan_cblas(const Args& args, const Env& env) {
     std::string refusal = refuse_cblas(args, env);
     if (!refusal.empty()) return refuse_call<Args>(std::move(refusal));
-    // In batch-invariant mode blocks do not depend on the tokens; what remains is the library's own rounding.
+    // In batch-invariant mode blocks do not depend on the tokens; only the library's own rounding may.
     int64_t block = block_rows(args, !env.batch_invariant);
     const size_t whole = scratch_bytes(args, block, env.threads());
     if (env.budget && whole > env.budget) block = block_rows(args, false);
     CallPlan<Args> plan;
     plan.scratch = scratch_bytes(args, block, env.threads());
-    if (env.budget) plan.scratch_of_fewer = std::min(whole, env.budget);  // of their larger blocks
+    if (env.budget) plan.scratch_of_fewer = std::min(whole, env.budget);  // larger blocks of fewer tokens
     plan.launch = [block](const Args& call, const Env& on) { run_cblas(call, block, on); };
     return plan;
 }
 
-// The fall-back: the op's loops, split over rows of the weight so that one token uses every thread too.
+// Runs the op's loops, divided by rows of the weight so that one token also uses every thread.
 void run_loops(const Args& args, const Env& env) {
     const int64_t outer = args.w.shape[1],
                   parts = env.pool ? std::clamp<int64_t>(outer / 16, 1, 8 * env.threads()) : 1;

@@ -1,5 +1,5 @@
-// The driver of the products of a few tokens on tiles: x once in the order of tiles, then groups and blocks
-// of outputs over the threads.
+// Driver of the products of a few tokens on tiles: packs x into tiles once, then divides groups and blocks of
+// outputs among the threads.
 #include "engines/cpu/candidates.h"
 #include "engines/cpu/generic.h"
 #include "ops/ops.h"
@@ -21,18 +21,18 @@ namespace {
 using Args = smla_project_args;
 
 constexpr int64_t kUnitsPerThread = 4, kLeastOutputs = 32;
-constexpr int64_t kLeastTokens = 5;  // for fewer, cpu_avx512_few_project is as fast
+constexpr int64_t kLeastTokens = 5;  // with fewer tokens, cpu_avx512_few_project is as fast
 constexpr int64_t kMostRows = 2 * kTileRows;
 
 bool along_inner(const Args& args) { return args.w.stride_elems[2] == 1 || args.x.shape[2] <= 1; }
 
-// Rows of tiles that a token of x takes: f32 and f16 are split into three of bf16.
+// Rows of tiles per token of x: f32 and f16 are split into three bf16.
 int64_t parts(const Args& args) { return args.x.dtype == SMLA_BF16 ? 1 : 3; }
 int64_t tile_rows(const Args& args) {
     return ceil_div(std::max<int64_t>(args.x.shape[0], 1) * parts(args), kTileRows) * kTileRows;
 }
 
-// Whether the kernel takes such tensors, of some number of tokens.
+// Returns why the kernel does not support such tensors with any number of tokens; empty if it does.
 std::string refuse_tensors(const Args& args, const Env& env) {
     if (std::string why = why_no_isa(SMLA_ISA_AMX, env.isa); !why.empty()) return why;
     if (args.w.dtype != SMLA_BF16) return text(dtype_name(args.w.dtype), " weights");
@@ -50,11 +50,11 @@ std::string refuse_tokens(const Args& args) {
 }
 
 int64_t padded(const Args& args) { return ceil_div(args.x.shape[2], kStep) * kStep; }
-int64_t x_values(const Args& args) { return padded(args) * tile_rows(args); }  // of a group
+int64_t x_values(const Args& args) { return padded(args) * tile_rows(args); }  // values of a group
 int64_t x_room(const Args& args) { return padded(args) * kMostRows; }          // for any number of tokens
 
-// Packs x of a group as FewTiles::x; part p of token t is row p * tokens + t. `rows`: scratch of the same
-// size. `row`: scratch of one row, if x is f16.
+// Packs x of a group as FewTiles::x; part p of token t is row p * tokens + t. `rows` is scratch of the same
+// size, `row` scratch of one row if x is f16.
 void pack_x(const Args& args, int64_t group, float* row, uint16_t* rows, uint16_t* out) {
     const int64_t inner = args.x.shape[2], tokens = args.x.shape[0], width = padded(args);
     if (!along_inner(args)) rows = out;
@@ -73,10 +73,10 @@ void pack_x(const Args& args, int64_t group, float* row, uint16_t* rows, uint16_
 }
 
 struct Scratch {
-    uint16_t *x, *rows;  // of the groups of a pass
+    uint16_t *x, *rows;  // buffers for the groups of a pass
     float* row;
 };
-// Does not depend on the tokens: a workspace that was sized with too many serves fewer.
+// The size does not depend on the tokens, so that a workspace sized for too many serves fewer.
 Scratch carve(Arena& arena, const Args& args, int64_t groups) {
     const auto values = size_t(groups * x_room(args));
     Scratch s{};
@@ -99,8 +99,8 @@ int64_t unit_outputs(const Args& args, const Env& env) {
     return outputs;
 }
 
-// Adds up the parts of each token. A sum of the first part that is not finite is the result: a weight may be
-// infinite, and zeros of the other parts would make NaN of it.
+// Adds the parts of each token. If the first part's sum is not finite it is the result, because a weight may
+// be infinite, and zeros of the other parts would make it NaN.
 void store(const Args& args, int64_t group, int64_t first, int64_t outputs, float* sums) {
     const int64_t tokens = args.x.shape[0];
     for (int64_t t = 0; t < tokens; ++t) {
@@ -112,7 +112,7 @@ void store(const Args& args, int64_t group, int64_t first, int64_t outputs, floa
     }
 }
 
-// `pass`: groups whose x is packed at a time.
+// `pass` is the number of groups whose x is packed at a time.
 void run(const Args& args, const Env& env, int64_t pass) {
     const int64_t groups = args.w.shape[0], outer = args.w.shape[1], most = unit_outputs(args, env);
     if (element_count(args.out) == 0) return;

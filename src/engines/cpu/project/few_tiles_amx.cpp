@@ -1,7 +1,7 @@
-// Weights that are dense along k are the rows of tiles as they lie in memory, 16 outputs by 32 values, and
-// rows of x are columns: each byte of the weights goes from memory into a tile and nowhere else. Weights that
-// are dense along n are columns: two rows of them are interleaved to pairs first, in a buffer of 2 KB, while
-// the tiles of the buffer before are multiplied.
+// Weights that are dense along k are the rows of tiles in place, 16 outputs by 32 values, and rows of x are
+// columns. Each byte of the weights moves only from memory into a tile. Weights that are dense along n are
+// columns: two of their rows are first interleaved to pairs in a buffer of 2 KB, while the tiles of the
+// previous buffer are multiplied.
 //
 // Bound by memory: a tile of weights is 1 KB, which a core reads in 100 ns; its product takes 16 cycles.
 #include "engines/cpu/project/few_tiles.h"
@@ -21,9 +21,9 @@ using amx::kTile;
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 constexpr int64_t kAhead = 256;  // prefetch distance in a row of weights, in values
-constexpr int kPairs = kTile;    // of a step
+constexpr int kPairs = kTile;    // pairs of a step
 
-// Into L2: rows that lie a power of two apart would drive each other out of L1.
+// Prefetches to L2, because rows a power of two apart would evict each other from L1.
 void prefetch_rows(const uint16_t* w, int64_t stride) {
     for (int r = 0; r < 2 * kTile; ++r)
         _mm_prefetch(reinterpret_cast<const char*>(w + r * stride), _MM_HINT_T1);
@@ -37,7 +37,7 @@ void copy_part(const FewTiles& a, int64_t n, int64_t k, uint16_t (&part)[2 * kTi
         std::memcpy(part[r], a.w + (n + r) * a.w_stride + k, size_t(values) * sizeof(uint16_t));
 }
 
-// Outputs n to n + 31.
+// Computes outputs n to n + 31.
 template <bool Two>
 void rows_of_weights(const FewTiles& a, int64_t n) {
     constexpr int kRows = Two ? 2 * kTile : kTile;
@@ -65,7 +65,7 @@ void rows_of_weights(const FewTiles& a, int64_t n) {
         for (int64_t i = 0; i < outputs; ++i) a.out[r * kUnitOutputs + n + i] = sums[i][r];
 }
 
-// Pairs of rows 2p and 2p + 1 of 32 columns: two tiles side by side.
+// Pairs of rows 2p and 2p + 1 of 32 columns: two adjacent tiles.
 using ColumnPairs = uint32_t[kPairs][2 * kTile];
 
 void put_together(const FewTiles& a, int64_t n, int64_t k, __mmask32 columns, ColumnPairs& out) {
@@ -85,7 +85,7 @@ void put_together(const FewTiles& a, int64_t n, int64_t k, __mmask32 columns, Co
     }
 }
 
-// Outputs n to n + 31.
+// Computes outputs n to n + 31.
 template <bool Two>
 void columns_of_weights(const FewTiles& a, int64_t n) {
     constexpr int kRows = Two ? 2 * kTile : kTile;
@@ -132,7 +132,7 @@ void split_row(const float* x, int64_t inner, uint16_t* out, int64_t part_stride
         __m512i rest = _mm512_castps_si512(_mm512_maskz_loadu_ps(lanes, x + k));
         const __m512i size = _mm512_and_si512(rest, magnitude);
         const __mmask16 finite = _mm512_cmplt_epi32_mask(size, infinite);
-        // a NaN whose bits are all in the lower half would become an infinity
+        // a NaN with bits only in the lower half would become an infinity
         rest = _mm512_mask_or_epi32(rest, _mm512_cmpgt_epi32_mask(size, infinite), rest, quiet);
         for (int part = 0; part < 3; ++part) {
             const __m512i first = _mm512_and_si512(rest, high);

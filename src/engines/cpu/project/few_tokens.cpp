@@ -1,5 +1,5 @@
-// The driver of the few-token kernels: x in f32 once, then groups and blocks of outputs over the threads.
-// More tokens than a kernel takes at once pass over weights that are in L2 by then.
+// Driver of the few-token kernels: converts x to f32 once, then divides groups and blocks of outputs among
+// the threads. Further tokens reuse weights from L2.
 #include "core/cpu_features.h"
 #include "engines/cpu/candidates.h"
 #include "ops/ops.h"
@@ -17,14 +17,14 @@ namespace {
 
 using Args = smla_project_args;
 
-constexpr int64_t kBlock = 256;  // outputs that a thread takes at once: 64 to 300 KB of weights
+constexpr int64_t kBlock = 256;  // outputs of a task: 64 to 300 KB of weights
 constexpr int64_t kResident = 256 * 1024, kLeastRows = 4, kLeastColumns = 64;  // of weights in L2
-constexpr int64_t kPass = 64;  // tokens whose x is held in f32; fewer where the budget is short
+constexpr int64_t kPass = 64;  // maximum tokens whose x is in f32; fewer with a small budget
 
-// Takes up to kTogether tokens, and up to kPass where a BLAS would have bf16 weights widened in memory: 8
-// tokens of 16,384 x 7168 took 267 ms through one on a core of Zen 4, 23 here; 64 took 367 and 146. In
-// batch-invariant mode it takes any number, because a token's bits are the same in every pass and with a BLAS
-// they are not; bf16 with bf16 is then left to cpu_avx512_bf16_project, whose bits do not depend on the batch
+// Supports up to kTogether tokens, and up to kPass if a BLAS would widen bf16 weights in memory. On a core of
+// Zen 4, 16,384 x 7168 takes 23 ms for 8 tokens and 146 ms for 64, with a BLAS 267 and 367 ms.
+// Batch-invariant mode supports any number, because a token's bits are equal in every pass, unlike with a
+// BLAS. This mode leaves bf16 with bf16 to cpu_avx512_bf16_project, whose bits do not depend on the batch
 // either.
 std::string refuse_tokens(const Args& args, const Env& env) {
     const bool dots = !env.slow_bf16_dots && cpu::refuse_bf16_product(args, env).empty();
@@ -54,7 +54,7 @@ std::string refuse(const Args& args, smla_isa needed, const Env& env) {
     return refuse_tokens(args, env);
 }
 
-// A block of outputs for all tokens, kTogether of them at a time.
+// Computes a block of outputs for all tokens, kTogether tokens at a time.
 void run_block(FewArgs few, int64_t tokens, const FewKernels& kernels) {
     const int64_t rows = few.rows, bytes = few.inner * (few.bf16 ? 2 : 4),
                   least = few.along_inner ? kLeastRows : kLeastColumns;
@@ -104,7 +104,7 @@ void run_pass(const Args& args, const Env& env, const FewKernels& kernels, const
     run_tasks(env, groups * blocks, unit);
 }
 
-// Tokens [first, first + count) of a call, as far as it has them.
+// Returns tokens [first, first + count) of a call, as far as they exist.
 Args pass_of(const Args& args, int64_t first, int64_t count) {
     Args pass = args;
     const int64_t end = std::min(first + count, args.x.shape[0]);
@@ -117,8 +117,8 @@ size_t scratch_bytes(const Args& args, int64_t pass) {
     carve(arena, pass_of(args, 0, pass));
     return arena.used();
 }
-// Tokens of a pass: all that the budget has room for, so that more tokens never want less. A token's bits do
-// not depend on it.
+// Returns the tokens of a pass: all that fit the budget, so that more tokens never need less. A token's bits
+// do not depend on this number.
 int64_t pass_within(const Args& args, size_t budget) {
     int64_t pass = kPass;
     while (budget && pass > 1 && scratch_bytes(args, pass) > budget) --pass;
@@ -137,7 +137,7 @@ CallPlan<Args> plan_few(const Args& args, const Env& env, smla_isa needed, const
     CallPlan<Args> plan = refuse_call<Args>(refuse(args, needed, env));
     if (env.isa < needed) return plan;
     const int64_t pass = pass_within(args, env.budget);
-    // With a refusal for too many tokens, too: a workspace sized for them must serve fewer.
+    // `scratch` is also set for too many tokens, because a workspace sized for them must serve fewer.
     plan.scratch = scratch_bytes(args, pass);
     if (plan.refusal.empty())
         plan.launch = [pass, &kernels](const Args& call, const Env& on) { run(call, on, pass, kernels); };

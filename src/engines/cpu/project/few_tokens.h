@@ -1,7 +1,6 @@
-// Products of a few tokens, bound by reading the weights: each weight is read once, widened in registers and
-// multiplied with up to kTogether tokens. BLAS would want it widened in memory first (3.5 ms instead of 0.9
-// for absorb of V3.2, bf16, one token and thread). One file per instruction set fills a table from its
-// vectors.
+// Products of a few tokens, bound by reading the weights. Each weight is read once, widened in registers and
+// multiplied with up to kTogether tokens. BLAS would need it widened in memory (3.5 ms instead of 0.9 for
+// absorb of V3.2, bf16, one token and thread). One file per instruction set fills a table.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +9,8 @@ namespace smla::cpu_project {
 
 constexpr int kTogether = 4;  // tokens
 
-// out[t][n] = sum_k x[t][k] * w(n, k) for n in [0, rows). Weights are f32 or bf16; along k or along n they
-// are dense, the other stride counts elements.
+// out[t][n] = sum_k x[t][k] * w(n, k) for n in [0, rows). Weights are f32 or bf16 and dense along k or n; the
+// other stride is in elements.
 struct FewArgs {
     const float* x;  // [tokens][x_stride]
     const void* w;
@@ -40,7 +39,7 @@ float one(const Stored* at) {
     else return *at;
 }
 
-// Rows dense along k: dot products, R rows at a time.
+// Multiplies rows that are dense along k: dot products, R rows at a time.
 template <class Isa, class Stored, int T, int R>
 void dots(const FewArgs& a, const Stored* w, int64_t n) {
     typename Isa::Vec sums[R][T];
@@ -62,7 +61,7 @@ void dots(const FewArgs& a, const Stored* w, int64_t n) {
         }
 }
 
-// Dense along n: V vectors of outputs at a time.
+// Multiplies weights that are dense along n: V vectors of outputs at a time.
 template <class Isa, class Stored, int T, int V>
 void columns(const FewArgs& a, const Stored* w, int64_t n) {
     typename Isa::Vec sums[V][T];
@@ -91,7 +90,7 @@ void last_columns(const FewArgs& a, const Stored* w, int64_t n) {
 
 template <class Isa, class Stored, int T>
 void few_of(const FewArgs& a) {
-    constexpr int kAtOnce = 4;  // rows or vectors: with four tokens, sixteen sums
+    constexpr int kAtOnce = 4;  // rows or vectors, so that four tokens have sixteen sums
     const auto* w = static_cast<const Stored*>(a.w);
     int64_t n = 0;
     if (a.along_inner) {

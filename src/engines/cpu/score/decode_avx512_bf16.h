@@ -1,5 +1,5 @@
-// Rows of e4m3, e2m1 and bf16 as pairs of bf16, which hold all of their values. Words past the width are
-// zeros, up to a whole cache line.
+// Decodes rows of e4m3, e2m1 and bf16 to pairs of bf16, exactly. Words past the width are zeros, up to a
+// whole cache line.
 #pragma once
 
 #include "engines/cpu/lanes_avx512_bf16.h"

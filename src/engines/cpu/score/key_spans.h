@@ -1,5 +1,5 @@
-// Keys of one request in column order: where each lies, found page by page, so that a division is paid per
-// page and not per key.
+// Locates the keys of one request in column order, page by page, so that a division is needed per page and
+// not per key.
 #pragma once
 
 #include "engines/cpu/score/kernel.h"
@@ -13,9 +13,9 @@ struct KeyTile {
     int n() const { return int(columns.end - columns.begin); }
 
     ValueRow rows[kScoreTile];
-    float scales[kScoreTile];  // 1 where the format has none
-    uint64_t holes = 0;        // bit j: column j has no key; its row is zeros
-    int of_one_page = 0;       // so many first rows have their scales side by side
+    float scales[kScoreTile];  // 1 if the format has no scales
+    uint64_t holes = 0;        // bit j: column j has no key, and its row is zeros
+    int of_one_page = 0;       // number of first rows with contiguous scales
     static_assert(kScoreTile <= 64);
 };
 
@@ -24,18 +24,17 @@ public:
     explicit KeySpans(const smla_score_args& args);
 
     ValueBytes kind() const { return kind_; }
-    int row_bytes() const { return row_bytes_; }  // of the values
-    // The request of a token, -1 if none: tokens of one request share their keys. Ragged keys are all one
-    // request.
+    int row_bytes() const { return row_bytes_; }  // bytes of the values
+    // Returns the request of a token, whose tokens share keys; -1 if none. Ragged keys are one request.
     int64_t request(int64_t token) const;
-    // Fills all of the tile but its `scales`.
+    // Fills the tile except its `scales`.
     void locate(int64_t request, ColumnWindow columns, KeyTile& tile) const {
         tile.columns = {columns.begin, columns.begin};
         tile.holes = 0;
         tile.of_one_page = 0;
         append(request, columns, tile);
     }
-    // Appends further columns to the tile, from anywhere, as if they followed its last one.
+    // Appends any further columns to the tile, after its last one.
     void append(int64_t request, ColumnWindow columns, KeyTile& tile) const;
     void load_scales(KeyTile& tile) const;
 
@@ -50,7 +49,7 @@ private:
     int row_bytes_;
 };
 
-// The bytes of q as a ValueRow of the same kinds.
+// Return the bytes of q as a ValueRow, and their kind.
 ValueBytes query_kind(const smla_score_args& args);
 ValueRow query_row(const smla_score_args& args, int64_t token, int64_t head);
 

@@ -19,8 +19,7 @@ struct ScoreLanes : Lanes {
     static constexpr int keys[max_groups] = {Keys...};
     static_assert(((kScoreTile % Keys == 0 && Keys <= kScoreKeys) && ...));
 
-    // Applies relu and weights to the products of some heads, and adds them to a key's sums, one in each
-    // lane.
+    // Applies relu and weights to the products of some heads; adds them to a key's sums, one per lane.
     template <int Groups>
     static SMLA_INLINE void weigh(const Vec (&dots)[Groups], const float* w, int heads, bool first,
                                   float* sums) {
@@ -115,8 +114,8 @@ void score_heads(int groups, const HeadPass& pass, const TileQuery& query, const
     score_groups<Isa, Groups>(pass, query, keys, n, ahead, sums, Nothing());
 }
 
-// Calls Isa::score_and_decode if it exists. It does the first pass and decodes the next tile, if it can do
-// both at once; otherwise it does nothing.
+// Calls Isa::score_and_decode if it exists, which does the first pass and decodes the next tile if it can do
+// both; otherwise it does nothing.
 template <class Isa>
 bool score_tile(const TileQuery& query, const uint32_t* keys, const float* scales, int n,
                 const TilesAhead& ahead, float* sums, float* logits) {
@@ -174,7 +173,7 @@ constexpr ScoreKernel score_kernel(const char* name, smla_isa isa) {
             .lanes = Isa::lanes,
             .block = Isa::block,
             .bf16_operands = Isa::values_per_word == 2,
-            .keys = Isa::keys[0],  // the most: fewer vectors of heads leave room for more keys
+            .keys = Isa::keys[0],  // the maximum, because fewer vectors of heads leave room for more keys
             .decode = decode_f32<Isa>,
             .transpose = lanes::transpose<Isa>,
             .score = score_tile<Isa>};

@@ -12,7 +12,7 @@ namespace smla {
 
 namespace {
 
-// Tiles per task: some 50 microseconds of work for one row of 64 heads, 20 on tiles of AMX.
+// Tiles per task: about 50 us of work for one row of 64 heads, 20 us on tiles of AMX.
 constexpr int64_t kChunkTiles = 32;
 
 template <class Stored>
@@ -21,7 +21,7 @@ void fill_outside(Stored* logits, Stored lowest, ColumnWindow window, int64_t be
     if (end > window.end) std::fill(logits + std::max(begin, window.end), logits + end, lowest);
 }
 
-// Columns [begin, end) of a token that lie outside of its window.
+// Fills columns [begin, end) of a token outside of its window.
 void fill_outside(const smla_score_args& args, int64_t token, ColumnWindow window, int64_t begin,
                   int64_t end) {
     const float lowest = -std::numeric_limits<float>::infinity();
@@ -38,7 +38,7 @@ void store_logits(const smla_score_args& args, int64_t token, int64_t column, in
     else std::memcpy(to, logits, size_t(n) * sizeof(float));
 }
 
-// `rows`: of queries that share a pass over the keys.
+// `rows` is the number of query rows that share a pass over the keys.
 void run_score(const ScoreKernel& kernel, int rows, const smla_score_args& args, const Env& env) {
     const int64_t tokens = args.q.shape[0], columns = args.logits.shape[1];
     const int heads = int(args.q.shape[1]), width = int(args.q.shape[2]), threads = env.threads();

@@ -1,4 +1,4 @@
-// The score kernels as score and score_select choose among them.
+// Score kernels, and their selection for score and score_select.
 #pragma once
 
 #include "engines/candidate.h"
@@ -6,9 +6,9 @@
 
 namespace smla {
 
-// The kernel's answer to these arguments. Ignores the logits.
+// Returns the kernel's answer to these arguments. Ignores the logits.
 Support supports_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env);
-// The kernel that the score stage would run. Null if that is cpu_generic_score, or none.
+// Returns the kernel that the score stage would run; null for cpu_generic_score or none.
 const ScoreKernel* choose_score_kernel(const smla_score_args& args, const Env& env);
 
 CallPlan<smla_score_args> plan_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env);

@@ -1,25 +1,25 @@
 // score on AMX tiles of bf16: S^T = K Q^T in f32, logit = scale * sum over heads of w * relu(S).
-//   left   [16 keys][16 words]   keys as they were decoded
+//   left   [16 keys][16 words]   decoded keys
 //   right  [16 words][16 heads]  the query, packed once per token
 //   sums   [16 keys][16 heads]   a row is a key and lanes are heads, as in the vector kernels
-// A pass has 2 x 2 tiles of sums, 32 keys and 32 heads, so it loads one tile per product. Its sums are stored
-// between the first products of the pass that follows (amx::Sums). Between the steps of 16 words the vector
-// units do a share of other work: they weigh the products of the pass before, decode rows of the next tile of
-// keys and fetch rows of the one after.
+// A pass has 2 x 2 tiles of sums, 32 keys and 32 heads, so it loads one tile per product. The sums are stored
+// between the first products of the next pass (amx::Sums). Between the steps of 16 words the vector units
+// do a share of other work: they weigh the products of the previous pass, decode rows of the next tile of
+// keys and prefetch rows of the one after.
 //
-// Why this shape: cycles for 64 keys, 64 heads and 128 channels of e4m3, each kind of work as if alone,
-// counted with 16 cycles for tdpbf16ps and tilestored, 8 for tileloadd, two ports for vectors.
+// Why this shape: cycles for 64 keys, 64 heads and 128 channels of e4m3, counted separately for each kind of
+// work, with 16 cycles for tdpbf16ps and tilestored, 8 for tileloadd, two ports for vectors.
 //   products    64 x 16 = 1024
 //   tile loads  64 x 8  =  512 of the load ports; 1 x 4 tiles of sums would take 640
 //   decoding    128 x 7 operations on vectors = 448 of both ports
 //   weighing    256 x 2 = 256 of both ports
 //   sums over the lanes 180 = 90 of both ports
 // So the vector ports are busy for 800 cycles. Products hide vector work of up to about half of their own
-// time; what is above that adds up (measured; docs/kernels/log/cpu.md). With keys on the right (S = Q K^T) no
+// time; the rest adds to the time (measured; docs/kernels/log/cpu.md). With keys on the right (S = Q K^T) no
 // lanes are summed, but each 16 x 16 words of keys must be transposed: 1024 more shuffles, all on one port.
 //
-// A tile of 32 keys is 8 KB, twice, beside 16 KB of queries and 6 KB of products and sums, so L1 holds all of
-// it: with 64 keys one token took a tenth longer.
+// L1 holds two tiles of 32 keys (8 KB each), 16 KB of queries and 6 KB of products and sums. With 64 keys one
+// token takes a tenth longer.
 #include "engines/cpu/amx_tiles.h"
 #include "engines/cpu/e4m3_gfni.h"
 #include "engines/cpu/score/decode_avx512_bf16.h"
@@ -33,13 +33,13 @@ using lanes::Avx512;
 
 constexpr int kPassKeys = 2 * kTile, kPassHeads = 2 * kTile;
 
-// Sums of w * relu(q . k) over the heads, a pass of one or two vectors of them at a time.
+// Computes sums of w * relu(q . k) over the heads, in passes of one or two vectors of heads.
 struct Weighing {
     const TileQuery query;
     const float* dots;    // [32 keys][32 heads]: products of the pass
-    float* sums;          // [32 keys][16 lanes]: of the passes before
-    int head = 0;         // the first one of the pass
-    int key = kPassKeys;  // the next one
+    float* sums;          // [32 keys][16 lanes]: sums of earlier passes
+    int head = 0;         // first head of the pass
+    int key = kPassKeys;  // next key
 
     void start(int of_head) {
         head = of_head;
@@ -55,11 +55,11 @@ struct Weighing {
     }
     template <int Vectors, class Each>
     [[gnu::always_inline]] inline void with_weights(const Each& each) const {
-        // Padded heads stay out: zero times an infinite key would be NaN.
+        // Padded heads are excluded, because zero times an infinite key would be NaN.
         each(_mm512_load_ps(query.w + head), _mm512_load_ps(query.w + head + (Vectors - 1) * kTile),
              Avx512::first_lanes(query.heads - head - (Vectors - 1) * kTile));
     }
-    // The next `n` keys of a pass of two vectors that others follow.
+    // Weighs the next `n` keys of a pass of two vectors that is not the last.
     [[gnu::always_inline]] inline void next(int n) {
         if (key == kPassKeys) return;
         with_weights<2>([&](__m512 first, __m512 second, __mmask16 last) __attribute__((always_inline)) {
@@ -71,7 +71,7 @@ struct Weighing {
             }
         });
     }
-    // The last pass: its sums become logits.
+    // Turns the sums of the last pass into logits.
     template <int Vectors>
     inline void finish(const float* scales, float* logits) const {
         with_weights<Vectors>([&](__m512 first, __m512 second,
@@ -90,10 +90,10 @@ struct Weighing {
     }
 };
 
-// Channels of the indexers of models. A size that is known costs no instructions and fewer registers.
+// Usual channels of models' indexers. A constant size costs no instructions and fewer registers.
 constexpr int kUsualWidth = 128;
 
-// Decodes the next tile of keys and fetches the one after, some rows at a time.
+// Decodes the next tile of keys and prefetches the one after, some rows at a time.
 template <bool Usual>
 class Ahead {
 public:
@@ -129,7 +129,7 @@ private:
         decode_e4m3(row, kUsualWidth, out);
     }
 
-    // fetch_ahead for rows of two lines; the scales of a few neighbours share a line.
+    // Does fetch_ahead for rows of two lines; the scales of a few neighbors share a line.
     [[gnu::always_inline]] inline void fetch_codes() {
         const int end = fetched_ + fetches_ < ahead_.fetch_rows ? fetched_ + fetches_ : ahead_.fetch_rows;
         if (fetched_ < end) __builtin_prefetch(ahead_.fetch[fetched_].scales, 0, 2);
@@ -152,8 +152,8 @@ template <int T>
     amx::store_tile<T>(dots + T % 2 * kTile * kPassHeads + T / 2 * kTile, kPassHeads);
 }
 
-// One pass of one or two vectors of heads, whose products stay in tiles; those of the pass before are stored
-// and weighed.
+// Runs a pass of one or two vectors of heads, whose products stay in tiles. Stores and weighs the products of
+// the previous pass.
 template <bool TwoVectors, bool Usual>
 [[gnu::always_inline]] inline void run_pass(const TileQuery& query, const uint32_t* keys, int head,
                                             float* dots, Weighing& weighing, Ahead<Usual>& ahead) {
@@ -207,7 +207,7 @@ void score_passes(const TileQuery query, const uint32_t* keys, const float* scal
     }
 }
 
-// At most 32 keys, padded to 32.
+// Scores at most 32 keys, padded to 32.
 bool score_keys(const TileQuery& query, const uint32_t* keys, const float* scales, int,
                 const TilesAhead& ahead, float* sums, float* logits) {
     const bool usual = query.words == kUsualWidth / 2 && query.stride == kUsualWidth / 2 &&

@@ -1,4 +1,4 @@
-// score with f32 operands on 8-lane registers. 12 sums, 2 heads and a key are the maximum for 16 registers.
+// score with f32 operands on 8-lane registers: 12 sums, 2 heads and a key are the maximum for 16 registers.
 #include "engines/cpu/lanes_avx2.h"
 #include "engines/cpu/score/products.h"
 

@@ -1,6 +1,6 @@
-// score with bf16 operands: e4m3, e2m1 and bf16 values are exact in bf16, products are exact in f32, and
-// vdpbf16ps adds two of them per lane (it flushes subnormal operands and results to zero: below 2^-126, far
-// under f32 rounding).
+// score with bf16 operands: e4m3, e2m1 and bf16 values are exact in bf16, and products are exact in f32.
+// vdpbf16ps adds two products per lane. vdpbf16ps flushes subnormal operands and results, below 2^-126, to
+// zero, far below f32 rounding.
 #include "engines/cpu/score/decode_avx512_bf16.h"
 #include "engines/cpu/score/products.h"
 
@@ -8,9 +8,9 @@ namespace smla {
 
 namespace {
 
-// Between the products of 128 channels: decodes rows of the next tile, as many as a block has keys, and
-// fetches as many of the tile after it, a cache line at a time: in one burst they fill the miss queue and
-// stall the products.
+// Between the products of 128 channels, decodes rows of the next tile, as many as a block has keys, and
+// prefetches as many of the tile after it, one cache line at a time. A burst of prefetches would fill the
+// miss queue and stall the products.
 template <int Keys>
 struct DecodeE4m3 {
     static constexpr int steps = 2 * Keys, words = 64 / steps;  // half a row a step
@@ -35,9 +35,9 @@ struct DecodeE4m3 {
 struct Bf16Pairs : ScoreLanes<lanes::Avx512Bf16, 16, 8, 8, 6> {
     static bool score_and_decode(int groups, const HeadPass& pass, const TileQuery& query,
                                  const uint32_t* keys, int n, const TilesAhead& ahead, float* sums) {
-        // Only 64 heads: with fewer heads, a block has more keys, and no registers are left for their rows
-        // and the decoder. Each block of this tile decodes as many rows of the next tile, which must not have
-        // more.
+        // Supports only 64 heads: with fewer heads, a block has more keys, and no registers are left for
+        // their rows and the decoder. Each block of this tile decodes as many rows of the next tile, which
+        // must not have more.
         if (groups != 4 || ahead.kind != ValueBytes::e4m3 || ahead.width != 128 || ahead.n == 0 ||
             ahead.n > n)
             return false;

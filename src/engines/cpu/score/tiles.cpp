@@ -38,7 +38,7 @@ KeyTile& ScoreTiles::begin_tile(ScoreScratch& scratch, Pipeline& line) const {
     uint32_t* keys = scratch.keys[line.buffer];
     if (!line.decoded[line.buffer]) kernel_.decode(spans_.kind(), tile.rows, tile.n(), width_, stride_, keys);
     line.decoded[line.buffer] = true;
-    // Kernels score several keys in one go: what lies past the end is never used, but it is defined.
+    // Kernels score several keys at a time, so words past the end are set, but their logits are unused.
     const int end = std::min(tile.n() + kernel_.keys - 1, kernel_.tile);
     std::fill(keys + int64_t(tile.n()) * stride_, keys + int64_t(end) * stride_, 0u);
     spans_.load_scales(tile);

@@ -1,6 +1,6 @@
-// Scores blocks of query rows against tiles of keys: a tile is decoded once for all rows of a block that
-// share a request. A logit depends on its query row and key alone, so any cutting into blocks, tiles and
-// threads gives the same bits.
+// Scores blocks of query rows against tiles of keys. A tile is decoded once for all rows of a block that
+// share a request. A logit depends only on its query row and key, so any division into blocks, tiles and
+// threads produces the same bits.
 #pragma once
 
 #include "core/interrupt.h"
@@ -11,32 +11,31 @@
 
 namespace smla {
 
-constexpr int kMaxBlockRows = 16;  // by then decoding a tile is under 1 % of its scoring
+constexpr int kMaxBlockRows = 16;  // with 16 rows, decoding a tile takes under 1 % of its scoring
 
-// One worker's buffers.
+// Buffers of one worker.
 struct ScoreScratch {
     uint32_t* queries;     // [block rows][packed words]
     float* weights;        // [block rows][padded heads]
-    int64_t* packed;       // [block rows]: which token each row of `queries` holds, -1 for none
+    int64_t* packed;       // [block rows]: the token in each row of `queries`, -1 for none
     uint32_t* query_rows;  // [padded heads][stride]: a query before packing
-    uint32_t* keys[2];     // [tile][stride]: the tile being scored and the next one
+    uint32_t* keys[2];     // [tile][stride]: the current tile and the next one
     float* sums;           // [tile][lanes]
     float* logits;         // [tile]
 
-    // Sizes only, if the arena has no memory.
+    // Only adds up sizes if the arena has no memory.
     void take(Arena& arena, const ScoreKernel& kernel, int block_rows, int heads, int width);
     void reset(int block_rows) { std::fill(packed, packed + block_rows, -1); }
 };
 size_t score_scratch_bytes(const ScoreKernel& kernel, int block_rows, int heads, int width);
-// Query rows per block: what keeps the packed queries in a 512 KB cache, and `threads` workers within the
-// budget.
+// Returns the query rows per block, so that packed queries fit 512 KB and `threads` workers the budget.
 int score_block_rows(const ScoreKernel& kernel, int64_t tokens, int heads, int width, int threads,
                      size_t budget);
 
-// Three tiles in a row: one is scored, the next is decoded, the one after is fetched from memory.
+// Three consecutive tiles: one is scored, the next is decoded, the one after is prefetched.
 class Pipeline {
 public:
-    KeyTile& tile(int i) { return tiles_[(first_ + i) % 3]; }  // 0: being scored
+    KeyTile& tile(int i) { return tiles_[(first_ + i) % 3]; }  // tile 0 is being scored
 
     void advance() {
         first_ = (first_ + 1) % 3;
@@ -45,7 +44,7 @@ public:
         fetched = false;
     }
 
-    int buffer = 0;        // which of the scratch's `keys` belongs to tile 0; the other one to tile 1
+    int buffer = 0;        // index in the scratch's `keys` of tile 0; tile 1 has the other one
     bool decoded[2] = {};  // by buffer
     bool fetched = false;  // tile 2
 
@@ -56,7 +55,7 @@ private:
 
 class ScoreTiles {
 public:
-    // `columns`: N, to which windows are clamped.
+    // `columns` is N, to which windows are clamped.
     ScoreTiles(const smla_score_args& args, const ScoreKernel& kernel, int64_t columns)
         : args_(args),
           kernel_(kernel),
@@ -72,8 +71,8 @@ public:
         return clamp_window(args_.starts, args_.ends, token, columns_);
     }
 
-    // Calls emit(token, column, n, logits) for every column of [begin, end) in the window of each token of
-    // [first, last), at most block_rows of them, columns ascending.
+    // Calls emit(token, column, n, logits) for every column of [begin, end) in the windows of tokens [first,
+    // last), at most block_rows tokens, columns ascending.
     template <class Emit>
     void run(ScoreScratch& scratch, int64_t first, int64_t last, int64_t begin, int64_t end,
              const Emit& emit) const {
@@ -87,7 +86,7 @@ public:
         }
     }
 
-    // Scores, for one token, the tiles that fill(spans, tile) makes until it leaves one empty. Calls
+    // For one token, scores the tiles that fill(spans, tile) makes until it leaves one empty. Calls
     // each(logits) after each tile.
     template <class Fill, class Each>
     void run_tiles(ScoreScratch& scratch, int64_t token, const Fill& fill, const Each& each) const {
@@ -106,7 +105,7 @@ public:
     }
 
 private:
-    // A stop point, except in kernels with `enter`: the caller's function could change their tile registers.
+    // Runs a stop point, except in kernels with `enter`, whose tile registers a callback could change.
     void stop_here() const {
         if (!kernel_.enter) stop_point();
     }
@@ -158,8 +157,8 @@ private:
             }
         }
     }
-    // The next columns at or after `from` that a window asks for, at most a tile of them; empty at the end.
-    // Between windows that lie apart nothing is asked for, and nothing read.
+    // Returns the next columns at or after `from` in a window, at most a tile; empty at the end. Skips the
+    // columns between windows.
     ColumnWindow next_tile(const ColumnWindow* windows, int64_t n, int64_t from, int64_t end) const {
         for (; from < end; from += kernel_.tile) {
             ColumnWindow wanted{from + kernel_.tile, from};

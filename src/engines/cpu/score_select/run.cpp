@@ -7,7 +7,7 @@ namespace smla {
 
 namespace {
 
-// How a call is cut. Slices are those of blocks of rows.
+// Division of a call. Slices divide blocks of rows.
 struct Plan : SliceSizes {
     int heads, width, threads, rows;
     int64_t tokens, columns, k, capacity;
@@ -79,7 +79,7 @@ public:
     }
 
     void run(const Env& env) {
-        if (outputs_.indices.shape[1] == 0) {  // nothing to score for
+        if (outputs_.indices.shape[1] == 0) {  // there are no columns to select
             for (int64_t t = 0; t < plan_.tokens; ++t)
                 store_selection<float>(outputs_, t, nullptr, nullptr, 0, 0);
             return;

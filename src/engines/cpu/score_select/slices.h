@@ -1,7 +1,7 @@
-// What the streamed kernels of score_select and score_select_blocks share. With little work for the threads,
-// columns are cut into slices. Each slice keeps its own best, which are merged at the end. Several slices per
-// thread even out windows of different lengths. A slice of a full window has about kLeastSlice columns or
-// more.
+// Slices of the streamed kernels of score_select and score_select_blocks. With little work for the threads,
+// columns are divided into slices. Each slice keeps its best columns, which are merged at the end. Several
+// slices per thread balance windows of different lengths. A slice of a full window has about kLeastSlice
+// columns or more.
 #pragma once
 
 #include "engines/cpu/score/run.h"
@@ -27,20 +27,20 @@ struct StreamedKernels {
     }
 };
 
-// Sizes of slices: a function of shapes, threads and budget. Results do not depend on them.
+// Sizes of slices: a function of shapes, threads and budget, without effect on results.
 struct SliceSizes {
-    int64_t slices = 1, kept = 0;  // kept: (token, slice) results that there is memory for
-    size_t scratch = 0;            // bytes; those of more tokens are not fewer
+    int64_t slices = 1, kept = 0;  // kept: (token, slice) results that fit in memory
+    size_t scratch = 0;            // bytes; not fewer for more tokens
 
-    // `units`: what is cut into slices, each of at most `rows` tokens and `columns` columns.
+    // `units` are divided into slices; a unit has at most `rows` tokens and `columns` columns.
     SliceSizes(int64_t units, int64_t rows, int64_t tokens, int64_t columns, int threads)
         : slices(slices_of(units, columns, threads)) {
-        // The memory of slices does not shrink where more tokens need fewer slices.
+        // The memory of slices does not shrink if more tokens need fewer slices.
         for (int64_t n = 1; n <= std::min<int64_t>(units, 2 * threads); ++n)
             if (const int64_t cut = slices_of(n, columns, threads); cut > 1)
                 kept = std::max(kept, std::min(n * rows, tokens) * cut);
     }
-    // Fits bytes() to the budget: by fewer slices, then by shrink() as long as that returns true.
+    // Fits bytes() to the budget, first with fewer slices, then with shrink() while it returns true.
     template <class Bytes, class Shrink>
     void fit(int64_t tokens, size_t budget, const Bytes& bytes, const Shrink& shrink) {
         const size_t all = bytes();
@@ -66,7 +66,7 @@ private:
     }
 };
 
-// What each slice kept of each token, until they are merged.
+// Results of each slice for each token, before the merge.
 struct KeptSlices {
     float* values;     // [kept,k]
     int32_t* columns;  // [kept,k]
@@ -87,7 +87,7 @@ struct KeptSlices {
     }
 };
 
-// The plan of a call that Stream(args, env, kernels, cut).run(env) runs.
+// Returns the plan of a call that Stream(args, env, kernels, cut).run(env) runs.
 template <class Stream, class Cut, class Args>
 CallPlan<Args> plan_stream(const StreamedKernels& kernels, const Args& args, const Env& env) {
     CallPlan<Args> plan = refuse_call<Args>(kernels.refusal());

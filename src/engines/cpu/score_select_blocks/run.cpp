@@ -20,7 +20,7 @@ int64_t most_columns(const Args& args) {
     return std::min<int64_t>(args.columns, most_blocks(args) * args.block_size);
 }
 
-// How a call is cut. Slices are those of the candidate blocks of a token.
+// Division of a call. Slices divide the candidate blocks of a token.
 struct Plan : SliceSizes {
     int heads, width, threads;
     int64_t tokens, columns, listed, k, blocks_k, capacity, blocks_capacity;
@@ -72,7 +72,7 @@ size_t Plan::bytes(const ScoreKernel& kernel) const {
     return before + size_t(threads) * (arena.used() - before);
 }
 
-// A token's candidate blocks by number: all of its window, or those of a list.
+// A token's candidate blocks by number: all of its window, or the blocks of a list.
 struct Candidates {
     ColumnWindow window;
     int64_t block_size, count;
@@ -83,12 +83,13 @@ struct Candidates {
     bool has_newest() const { return count > 0 && columns(count - 1).end == window.end; }
 };
 
-// Walks over the columns of candidates [at, end), at most a given number at a time and never past a block.
+// Iterates over the columns of candidates [at, end), at most a given number at a time, in one block.
 class Walk {
 public:
     Walk(const Candidates& of, int64_t at, int64_t end) : of_(of), at_(at), end_(end) { enter(); }
 
-    // Empty at the end. `candidate`: the number of its block among the candidates.
+    // Returns the next columns; empty at the end. `candidate` is the number of their block among the
+    // candidates.
     ColumnWindow next(int64_t most, int64_t& candidate) {
         if (at_ >= end_) return {0, 0};
         candidate = at_;
@@ -166,7 +167,7 @@ private:
             return;  // nothing to score for
         const int64_t request = spans_.request(t);
         Walk ahead(all, begin, end), behind(all, begin, end);
-        int64_t candidate = 0, open = -1;  // open: the candidate that `best` belongs to
+        int64_t candidate = 0, open = -1;  // open: the candidate of `best`
         float best = 0;
         const auto fill = [&](const KeySpans& spans, KeyTile& tile) {
             int64_t ignored = 0;
@@ -208,7 +209,7 @@ private:
         if (plan_.blocks_k > 0) scratch.blocks.push(&best, 1, int32_t(block));
     }
 
-    // -inf for the blocks between a slice's first candidate and the next slice's.
+    // Sets -inf for the blocks between a slice's first candidate and the next slice's first.
     void clear_maxima(const Candidates& all, int64_t t, int64_t slice) const {
         if (!present(args_.block_maxima)) return;
         const auto bound = [&](int64_t s) {
@@ -245,7 +246,7 @@ private:
         const int64_t found = plan_.blocks_k > 0 ? scratch.blocks.count() : 0;
         std::copy_n(scratch.blocks.columns(), found, out);
         std::fill(out + found, out + plan_.blocks_k, -1);
-        // The newest block is kept even where more blocks than the list holds have a maximum of +inf.
+        // The newest block stays even if more blocks than the list can contain have a maximum of +inf.
         if (found > 0 && all.has_newest()) out[found - 1] = int32_t(all.block(all.count - 1));
     }
 

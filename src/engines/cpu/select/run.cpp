@@ -15,11 +15,11 @@ namespace smla {
 
 namespace {
 
-constexpr int64_t kChunk = 2048;     // 16-bit scores widened at once
-constexpr int64_t kSample = 4096;    // scores that are sampled of a long row
+constexpr int64_t kChunk = 2048;     // 16-bit scores that are widened together
+constexpr int64_t kSample = 4096;    // scores in the sample of a long row
 constexpr int64_t kShortRow = 8192;  // shorter rows are not sampled
 
-struct Listed {  // one column of a list with ids
+struct Listed {  // column of a list with ids
     int32_t key, id, column;
 };
 
@@ -66,7 +66,7 @@ public:
         top.start(kernel_, k_, floor);
         if (std::isnan(floor)) top.start(kernel_, k_);
         push(scratch, t, window);
-        if (!top.finish()) {  // the sampled floor was too high: again, without one
+        if (!top.finish()) {  // the sampled floor was too high: retry without a floor
             top.start(kernel_, k_);
             push(scratch, t, window);
             top.finish();
@@ -76,7 +76,7 @@ public:
     }
 
 private:
-    // `n` scores from column `begin`, as f32: in place, or widened into the chunk.
+    // Returns `n` scores from column `begin` as f32: in place, or widened into the chunk.
     const float* load(float* chunk, int64_t t, int64_t begin, int64_t n) const {
         const char* row = address(args_.scores, t, begin);
         if (args_.scores.dtype == SMLA_F32) return reinterpret_cast<const float*>(row);
@@ -92,8 +92,7 @@ private:
         }
     }
 
-    // A floor that a little more than k scores of the row probably reach, from evenly spaced vectors of it;
-    // NaN: none.
+    // Samples vectors of a row. Returns a floor that probably a few more than k scores pass; NaN: none.
     float sampled_floor(Scratch& scratch, int64_t t, ColumnWindow window) const {
         const int64_t length = window.end - window.begin;
         if (length < kShortRow || 4 * k_ > length || scratch.top.room() < kSample) return NAN;
@@ -104,8 +103,8 @@ private:
             const float* from = load(scratch.chunk, t, window.begin + b * length / blocks, kFilterSlack);
             std::copy(from, from + kFilterSlack, sample + b * kFilterSlack);
         }
-        // The k-th best is expected at rank k * sampled / length of the sample. Three standard deviations
-        // more make a floor that is too high rare.
+        // The k-th best is expected at rank k * sampled / length of the sample. Three standard deviations are
+        // added, so that the floor is rarely too high.
         const double expected = double(k_) * double(sampled) / double(length);
         const int64_t rank = int64_t(expected + 3 * std::sqrt(expected) + 4);
         int32_t* keys = scratch.top.spare_keys();
@@ -147,7 +146,7 @@ private:
     int64_t k_, columns_;
 };
 
-// `capacity`: of the candidates that a row keeps while it is scanned.
+// `capacity` is the number of candidates that a row keeps during its scan.
 void run_select(const SelectKernel& kernel, int64_t capacity, const smla_select_args& args, const Env& env) {
     Arena arena(env.workspace);
     std::vector<Scratch> scratch(size_t(env.threads()));

@@ -1,4 +1,4 @@
-// The select kernels as select and score_select choose among them.
+// Select kernels, and their selection for select and score_select.
 #pragma once
 
 #include "engines/candidate.h"
@@ -6,9 +6,9 @@
 
 namespace smla {
 
-// The kernel's answer to these arguments. Of the scores, only the dtype counts.
+// Returns the kernel's answer to these arguments. Reads only the dtype of the scores.
 Support supports_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env);
-// The kernel that the select stage would run. Null if that is cpu_generic_select, or none.
+// Returns the kernel that the select stage would run; null for cpu_generic_select or none.
 const SelectKernel* choose_select_kernel(const smla_select_args& args, const Env& env);
 
 CallPlan<smla_select_args> plan_select(const SelectKernel& kernel, const smla_select_args& args,

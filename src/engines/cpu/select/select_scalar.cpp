@@ -5,11 +5,11 @@ namespace smla {
 
 namespace {
 
-constexpr int kBlock = 16;  // columns that one test rules out
+constexpr int kBlock = 16;  // columns that one test excludes
 
 int64_t append(const float* values, int64_t n, int32_t first, float floor, float* out, int32_t* columns) {
     int64_t count = 0;
-    for (int64_t i = 0; i < n; ++i) {  // no branch: which columns pass is noise
+    for (int64_t i = 0; i < n; ++i) {  // no branch, because the columns that pass are random
         out[count] = values[i];
         columns[count] = first + int32_t(i);
         count += values[i] >= floor;

@@ -8,10 +8,10 @@
 namespace smla {
 
 int32_t kth_key(const SelectKernel& kernel, const int32_t* keys, int64_t n, int64_t k) {
-    // Bisection between the smallest and the largest key: counting is the fastest pass there is, and it has
-    // no branches to mispredict, where a partition of the same few thousand entries mispredicts half of them.
+    // Bisection between the smallest and the largest key. Counting is the fastest pass and has no branches; a
+    // partition of a few thousand entries mispredicts half of its branches.
     int64_t low = std::numeric_limits<int32_t>::min(), high = std::numeric_limits<int32_t>::max();
-    while (low < high) {  // at least k reach `low`, fewer reach high + 1
+    while (low < high) {  // at least k keys are >= low, fewer are > high
         const int64_t middle = low + (high - low + 1) / 2;
         const int64_t reached = kernel.count(keys, n, int32_t(middle));
         if (reached == k) return int32_t(middle);
@@ -22,8 +22,8 @@ int32_t kth_key(const SelectKernel& kernel, const int32_t* keys, int64_t n, int6
 }
 
 int64_t TopK::capacity(int64_t k, int64_t n, size_t budget) {
-    // Twice k, and thousands for small k: compactions are then rare and cost little more than the pass they
-    // follow.
+    // The buffer has twice k entries, and thousands for small k, so that compactions are rare and cost little
+    // more than the pass before them.
     const int64_t most = std::min(std::max(2 * k, k + 6144), std::max<int64_t>(n, 1));
     const int64_t least = std::min(k + 256, most);
     int64_t entries = most;
@@ -62,7 +62,7 @@ void TopK::start(const SelectKernel& kernel, int64_t k, float floor) {
 void TopK::push(const float* values, int64_t n, int32_t first_column) {
     while (n > 0) {
         if (count_ == capacity_) compact();
-        const int64_t some = std::min(n, capacity_ - count_);  // all of them may pass
+        const int64_t some = std::min(n, capacity_ - count_);  // all values may pass
         if (open_) {
             std::memcpy(values_ + count_, values, size_t(some) * sizeof(float));
             for (int64_t i = 0; i < some; ++i) columns_[count_ + i] = first_column + int32_t(i);

@@ -1,7 +1,6 @@
-// The k best of a stream of scores in column order, exactly, in a buffer that is a little larger than k. Only
-// scores above a floor enter. When the buffer fills up, the best k of it stay and the k-th becomes the floor.
-// What is in the buffer is in column order throughout, so the lowest columns win ties and the result needs no
-// sorting.
+// Finds the k best of a stream of scores in column order, exactly, in a buffer that is a little larger than
+// k. Only scores above a floor enter. When the buffer is full, its best k stay and the k-th becomes the
+// floor. The buffer is always in column order, so the lowest columns win ties and the result needs no sort.
 #pragma once
 
 #include "core/workspace.h"
@@ -9,25 +8,24 @@
 
 namespace smla {
 
-// A key that exactly k of n keys reach, 1 <= k <= n; where ties leave none, the key of the k-th best.
+// Returns a key that exactly k of n keys are >=, 1 <= k <= n; if ties prevent this, the key of the k-th best.
 int32_t kth_key(const SelectKernel& kernel, const int32_t* keys, int64_t n, int64_t k);
 
 class TopK {
 public:
-    // How many entries to hold for the best k of n; with a budget in bytes (0: none), as many as it allows.
+    // Returns how many entries to buffer for the best k of n, within a budget in bytes (0: no limit).
     static int64_t capacity(int64_t k, int64_t n, size_t budget);
     static size_t bytes(int64_t capacity);
 
     void take(Arena& arena, int64_t capacity);
 
-    // Expects columns in ascending order. Nothing below `floor` enters.
+    // Columns must be in ascending order. Scores below `floor` are dropped.
     void start(const SelectKernel& kernel, int64_t k);
     void start(const SelectKernel& kernel, int64_t k, float floor);
     void push(const float* values, int64_t n, int32_t first_column);
-    // The same with given columns, of entries that another buffer of the row kept. They are above all columns
-    // pushed so far.
+    // Pushes entries of another buffer of the row. Their columns are above all columns pushed so far.
     void push(const float* values, const int32_t* columns, int64_t n);
-    // Leaves the best k, or all if there are fewer. False if a floor kept out entries that belong.
+    // Leaves the best k, or all if there are fewer. Returns false if the floor dropped entries of the result.
     bool finish();
 
     int64_t count() const { return count_; }
