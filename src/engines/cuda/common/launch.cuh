@@ -1,4 +1,4 @@
-// Launches of kernels, checked in one place.
+// Launches kernels and checks the result.
 #pragma once
 
 #include "engines/candidate.h"
@@ -13,15 +13,15 @@
 
 namespace smla::cuda {
 
-// Blocks along x; the limit is 2^31 - 1.
+// Returns the blocks along x, at most 2^31 - 1.
 inline unsigned grid_of(int64_t blocks) {
     if (blocks > INT32_MAX)
         fail(SMLA_UNSUPPORTED, "args", text(blocks, " blocks of a grid"), "at most 2^31 - 1");
     return unsigned(blocks);
 }
 
-// Lets a kernel's blocks have so much shared memory; 48 KB they have anyway. The driver is asked once per
-// kernel and device: calls that asked it each time took 2 us longer than others on an H200's host.
+// Allows a kernel's blocks this much shared memory; 48 KB need no permission. Calls the driver once per
+// kernel and device, because each call takes 2 us on an H200's host.
 inline void allow_shared(const void* kernel, size_t bytes, const Env& env) {
     if (bytes <= 48 * 1024) return;
     static std::mutex mutex;
@@ -33,7 +33,7 @@ inline void allow_shared(const void* kernel, size_t bytes, const Env& env) {
     most = bytes;
 }
 
-// Lets a kernel have clusters of more than kPortableCluster blocks; asked once, too.
+// Allows clusters of more than kPortableCluster blocks; calls the driver as often as allow_shared().
 constexpr int kPortableCluster = 8;
 inline void allow_wide_clusters(const void* kernel, const Env& env) {
     static std::mutex mutex;
@@ -45,15 +45,14 @@ inline void allow_wide_clusters(const void* kernel, const Env& env) {
 
 struct LaunchOptions {
     // Programmatic dependent launch, for a kernel that calls wait_for_grid_before() (ptx/grid.cuh) before it
-    // touches memory: on sm_90 and later it starts while the kernel before it is still running.
+    // accesses memory. On sm_90 and later the kernel starts before the previous kernel has ended.
     bool early = false;
-    // Blocks of a cluster, which divide the blocks of the grid; 0: the kernel uses no clusters. From sm_90
-    // on.
+    // Blocks of a cluster, which divide the blocks of the grid; 0 means no clusters. Requires sm_90.
     int cluster = 0;
 };
 
-// Every launch goes through here. Checks the launch's own result, not cudaGetLastError(), which may return an
-// older error of the caller.
+// Launches every kernel. Checks the result of the launch, not cudaGetLastError(), which may return an older
+// error of the caller.
 template <class... Params, class... Given>
 void launch_as(const LaunchOptions& options, void (*kernel)(Params...), int64_t blocks, int threads,
                size_t shared_bytes, const Env& env, const Given&... given) {
@@ -93,7 +92,7 @@ void launch_early(void (*kernel)(Params...), int64_t blocks, int threads, size_t
     launch_as({.early = true}, kernel, blocks, threads, shared_bytes, env, given...);
 }
 
-// Launches early a kernel that begins with GridOrder::start(), and obeys Env::beside.
+// Launches early a kernel that begins with GridOrder::start(), and obeys `Env::beside`.
 template <class... Params, class... Given>
 void launch_ordered(int cluster, void (*kernel)(GridOrder, Params...), int64_t blocks, int threads,
                     size_t shared_bytes, const Env& env, const Given&... given) {

@@ -1,6 +1,6 @@
 // attend for every shape, format and dtype except f64, in f32 arithmetic.
 //
-// Maths   As in the specification (ops/attend/reference.cpp), but with a running maximum instead of a second
+// Math    As in the specification (ops/attend/reference.cpp), but with a running maximum instead of a second
 //         pass.
 // Tile    One block of 4 warps per token and head; 32 entries of the row list at a time. Each warp computes
 //         the dot products of 8 entries; then each thread accumulates some channels over all 32.

@@ -1,6 +1,6 @@
 // merge: combines partial results of disjoint row lists by their lse; one block per token and head.
 //
-// Maths   As in the specification (ops/merge/reference.cpp): weights relative to the largest lse; the sink
+// Math    As in the specification (ops/merge/reference.cpp): weights relative to the largest lse; the sink
 //         enters the denominator; empty partials, whose lse is -inf or +inf, are never read.
 // Tile    128 threads; each sums some channels over the partials, in order.
 // Shared  One float per warp. Every thread recomputes the weights, because partials are few.

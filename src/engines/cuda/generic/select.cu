@@ -1,6 +1,6 @@
 // select for any row, k and dtype.
 //
-// Steps      Three histograms of 11 bits (cut.cuh) find the k-th best score; one more pass writes the winners
+// Math       Three histograms of 11 bits (cut.cuh) find the k-th best score; one more pass writes the winners
 //            in order. Lists with ids are cut by score, then id, then column; winners are sorted in scratch.
 // Tile       A block of 512 threads per row. Lists with ids: at most two blocks per multiprocessor, each with
 //            a private scratch that it reuses for every row.

@@ -1,6 +1,6 @@
 // score by mma.sync: 128-wide keys of index_fp8_132, index_mxfp4_68 and row_bf16, any number of heads.
 //
-// Maths      logit[key] = scale * sum_h w_h relu(q_h . k): m16n8k16 with keys as rows and heads as columns,
+// Math       logit[key] = scale * sum_h w_h relu(q_h . k): m16n8k16 with keys as rows and heads as columns,
 //            f32 accumulators. Relu, weights and the sum over a thread's heads are in registers; 3 shuffles
 //            per 4 keys finish the sum. e4m3 becomes f16 (if queries are e4m3) or bf16, both exactly.
 // Tile       A warp processes 32 keys x all heads x up to 8 query rows of one request. Its keys stay in 64

@@ -1,7 +1,7 @@
 // score_select_blocks: the streamed kernel, over the score kernels of this engine, and the generic kernel,
 // for any heads, width, key format, dtype and list of blocks.
 //
-// Steps      A token's candidate blocks become an ascending list (a bit per block, then a prefix sum over the
+// Math       A token's candidate blocks become an ascending list (a bit per block, then a prefix sum over the
 //            bits). The logits of their columns are stored side by side, as if the blocks were neighbors. An
 //            exact select gives the winners' columns. The maxima of the blocks are selected likewise.
 // Logits     Streamed: a table has the page, and the part of the page, of each token's candidates.

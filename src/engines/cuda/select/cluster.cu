@@ -1,25 +1,24 @@
-// select of few long rows, each by a cluster of blocks that hold it in shared memory.
+// select of few long rows, each by a cluster of blocks that keep it in shared memory.
 //
-// Steps      1. Load: each block keeps its part of the row; the largest score of each of k groups or more.
-//            At least k columns reach the least of those, the floor. 2. Bins of equal width between the floor
-//            and the largest score: one histogram in each block, which all blocks add up. 3. Columns above
-//            the bin with the k-th score win. Those inside, its members, some dozens, are compared one by
-//            one. If there are more, the least and the largest key tell which bits differ: none if all are
-//            equal; bins of 9 such bits divide the members until few are left. 4. Counts of the
-//            blocks before, and of the threads before, are a winner's place.
+// Math       1. Each block loads its part of the row and finds the largest score of each of k groups or more.
+//            At least k columns are not below the least of these scores, the floor. 2. All blocks add up
+//            histograms of bins of equal width from the floor to the largest score. 3. Columns above the bin
+//            with the k-th score win. Its columns, the members, some dozens, are compared one by one. If
+//            there are more, the least and the largest key show which bits differ (none if all are equal);
+//            bins of 9 such bits divide the members until few are left. 4. The counts of preceding blocks
+//            and threads are a winner's position.
 // Tile       a cluster of 1 to 16 blocks per row, of 512 threads or, for long rows, 1024; a thread has up
-//            to 32 neighbouring columns.
+//            to 32 neighboring columns.
 // Shared     struct ClusterShared | the part, units of 4 columns [threads][1, 3, 5 or 9]: an odd number, so
-//            that lanes which read a unit each meet no bank twice.
-// Barriers   four mbarriers, one per Exchange: each block stores its words to all blocks and waits for the
-// bytes
-//            of all. A barrier of the cluster would take as long again for its fence of all memory.
-//            cluster_arrive before the first store to another block, whose mbarriers must be ready.
+//            that lanes which read one unit each have no bank conflicts.
+// Barriers   four mbarriers, one per Exchange: each block stores its words to all blocks and waits for their
+//            bytes. A barrier of the cluster would take twice as long, because it fences all memory.
+//            cluster_arrive precedes the first store to another block, whose mbarriers must be ready.
 // Registers  64 of 1024 threads: masks of 32 columns instead of the columns.
-// Why        one row waits for latencies. No sample and no candidates in global memory: a row of 131,072
-//            columns has four exchanges, where the sampled kernel has a sample with its cut, the arrival of
-//            the last block, and all that this block does alone. What every thread does costs issue slots:
-//            512 threads are faster than 1024.
+// Why        one row is bound by latency, so there is no sample and no candidate in global memory. A row of
+//            131,072 columns has four exchanges. The sampled kernel instead cuts a sample, waits for the
+//            last block, and this block works alone. The work of every thread costs issue slots, so 512
+//            threads are faster than 1024.
 // Results    docs/kernels/cuda_select.md.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/barrier.cuh"
@@ -36,20 +35,19 @@ namespace smla::cuda {
 
 namespace {
 
-// Blocks of a cluster: as many as every device can run; as an H200 can run of 7 clusters at once, for rows so
-// long that it pays.
+// Blocks of a cluster: the maximum of every device; for long rows, of 7 concurrent clusters on an H200.
 constexpr int kParts = kPortableCluster, kWideParts = 16;
-constexpr int kLeastPart = 2048;      // columns that another block pays for
-constexpr int64_t kShortRow = 8192;   // one block is as fast (registers.cu), as two are with twice as many
+constexpr int kLeastPart = 2048;      // columns that make another block worthwhile
+constexpr int64_t kShortRow = 8192;   // one block is as fast up to here (registers.cu), two up to twice
 constexpr int64_t kLongRow = 65'536;  // 1 x 32,768 takes 10.3 us with 16 blocks, 9.9 with 8
 constexpr int kWideBits = 9, kWideBins = 1 << kWideBits;
-constexpr uint32_t kMostMembers = 512;                 // that are compared one by one
-[[maybe_unused]] constexpr uint32_t kFewMembers = 64;  // that are compared without asking which bits differ
+constexpr uint32_t kMostMembers = 512;                 // members that are compared one by one
+[[maybe_unused]] constexpr uint32_t kFewMembers = 64;  // members compared without a search for differing bits
 
-// What blocks send to each other. Each has an mbarrier.
+// Data that blocks send to each other, each with an mbarrier.
 enum Exchange { kExtremes, kBinCounts, kMembers, kCounts, kExchanges };
 
-// Counts of 16 bits, as a block has at most 32,768 columns.
+// Counts in 16 bits each, because a block has at most 32,768 columns.
 template <int Count>
 struct PairedBins {
     uint32_t pairs[Count / 2];
@@ -66,7 +64,7 @@ struct ClusterShared {
     alignas(16) uint64_t barriers[kExchanges];
     uint2 extremes[kWideParts];          // by block: keys of the floor and of the best score
     uint32_t counts[kWideParts];         // winners | columns equal to the cut << 16
-    WideBins bins, bins_of[kWideParts];  // of this block; by block
+    WideBins bins, bins_of[kWideParts];  // bins of this block, and of each block
     uint32_t members[kMostMembers];      // keys of all blocks, then zeros
     uint2 of_warps[32];
     uint32_t warps[32], member_count;
@@ -75,13 +73,13 @@ struct ClusterShared {
     float4 units[];
 };
 
-// To the place in block `to` that corresponds to `at` in this block.
+// Sends words to the place in block `to` that corresponds to `at` in this block.
 template <class Words>
 __device__ void send(Exchange what, int to, const void* at, const Words& words, const ClusterShared& shared) {
     store_async(in_block(shared_address(at), uint32_t(to)),
                 in_block(shared_address(shared.barriers + what), uint32_t(to)), words);
 }
-// By one thread, once for each phase of an exchange. [[maybe_unused]]: before sm_90 there is no kernel.
+// One thread calls this once per phase of an exchange. [[maybe_unused]] serves targets before sm_90.
 [[maybe_unused]] __device__ inline void expect(Exchange what, uint32_t bytes, const ClusterShared& shared) {
     mbarrier_arrive_expect(shared_address(shared.barriers + what), int(bytes));
 }
@@ -89,14 +87,14 @@ __device__ void send(Exchange what, int to, const void* at, const Words& words, 
     mbarrier_wait(shared_address(shared.barriers + what), uint32_t(phase & 1));
 }
 
-// What a thread knows of its columns, by bits as RowPart counts them.
+// A thread's columns as bits, numbered as in RowPart.
 struct Standing {
     uint32_t above = 0, members = 0;  // win; may win
-    uint32_t need;                    // how many members of the row win: if all are equal, the first ones
+    uint32_t need;                    // how many members win; if all are equal, the first ones win
     int rounds = 0;                   // exchanges of bins so far
 };
 
-[[maybe_unused]] __device__ inline uint2 extremes_of(uint2 own) {  // of a warp's lanes
+[[maybe_unused]] __device__ inline uint2 extremes_of(uint2 own) {  // extremes of a warp's lanes
     return {__reduce_min_sync(~0u, own.x), __reduce_max_sync(~0u, own.y)};
 }
 
@@ -115,11 +113,10 @@ __device__ uint2 extremes_of_row(uint2 own, int phase, int parts, int rank, Clus
     return extremes_of(shared.extremes[lane & (parts - 1)]);
 }
 
-// Loads the part; every block gets the keys of the row's floor and of its best score. The row has more than k
-// columns.
+// Loads the part of a row of more than k columns. Returns the keys of the row's floor and best score.
 template <class Row>
 __device__ uint2 load_row(const Row& row, int k, int parts, int rank, ClusterShared& shared) {
-    // Groups as large as k of them allow; at last each column is one.
+    // Groups are as large as possible with k of them, in the end single columns.
     int log2 = 5;
     while (log2 >= 0 && row.groups(log2) < k) --log2;
     float largest = -INFINITY, smallest = INFINITY;
@@ -138,7 +135,7 @@ __device__ uint2 load_row(const Row& row, int k, int parts, int rank, ClusterSha
                                 rank, shared);
 }
 
-// After all threads have counted: the bin with the need-th best column of the row.
+// Finds the bin with the need-th best column of the row, after all threads have counted.
 template <class Row>
 __device__ void find_wide_bin(ClusterShared& shared, Standing& mine, int parts, int rank) {
     __syncthreads();
@@ -158,8 +155,8 @@ __device__ void find_wide_bin(ClusterShared& shared, Standing& mine, int parts, 
     mine.need -= shared.above;
 }
 
-// Bins of equal width from the floor to the best score: the last bits of 2^23 + bin, as a float. The map is
-// monotonic, however it rounds.
+// Divides by bins of equal width from the floor to the best score: the last bits of 2^23 + bin, as a float.
+// The map is monotonic under any rounding.
 template <class Row>
 __device__ void divide_by_score(const Row& row, float floor, float range, int parts, int rank, Standing& mine,
                                 ClusterShared& shared) {
@@ -174,7 +171,7 @@ __device__ void divide_by_score(const Row& row, float floor, float range, int pa
                    uint32_t(unit.z >= floor) << 2 | uint32_t(unit.w >= floor) << 3)
                   << (kUnit * j);
     }
-    row.each(passed, [&](uint32_t, float score) {  // few of a thread's columns, so no loop over all
+    row.each(passed, [&](uint32_t, float score) {  // few columns of a thread pass: no loop over all
         shared.bins.count(__float_as_uint(place(score)) - __float_as_uint(kFirst));
     });
     find_wide_bin<Row>(shared, mine, parts, rank);
@@ -186,12 +183,12 @@ __device__ void divide_by_score(const Row& row, float floor, float range, int pa
     });
 }
 
-// Bits [shift, shift + 9) of the members' keys; all their higher bits are equal, or of no account.
+// Divides by bits [shift, shift + 9) of the members' keys; all their higher bits are equal or irrelevant.
 template <class Row>
 __device__ void divide_by_key(const Row& row, int shift, int parts, int rank, Standing& mine,
                               ClusterShared& shared) {
     const auto bin_of = [&](float score) { return rank_key(score) >> shift & (kWideBins - 1); };
-    cluster_sync();  // all blocks have read the bins before
+    cluster_sync();  // all blocks have read the previous bins
     if (mine.rounds > 0 && threadIdx.x == 0) expect(kBinCounts, uint32_t(parts * sizeof shared.bins), shared);
     shared.bins.clear(Row::kThreads);
     __syncthreads();
@@ -204,7 +201,7 @@ __device__ void divide_by_key(const Row& row, int shift, int parts, int rank, St
     });
 }
 
-// Returns how many low bits of the members' keys may differ; 0: all members are equal.
+// Returns how many low bits of the members' keys may differ; 0 if all members are equal.
 template <class Row>
 __device__ int differing_bits(const Row& row, int parts, int rank, const Standing& mine,
                               ClusterShared& shared) {
@@ -218,13 +215,13 @@ __device__ int differing_bits(const Row& row, int parts, int rank, const Standin
     return 32 - __clz(int(least ^ best));
 }
 
-// Compares the row's members, at most kMostMembers; those equal to the need-th best stay.
+// Compares the row's members, at most kMostMembers; the members equal to the need-th best stay.
 template <class Row>
 __device__ void compare_members(const Row& row, int parts, int rank, Standing& mine, ClusterShared& shared) {
     const int count = int(shared.inside), lane = int(threadIdx.x % 32);
     if (threadIdx.x == 0) expect(kMembers, uint32_t(count) * 4, shared);
     const uint32_t before =
-        __reduce_add_sync(~0u, lane < rank ? shared.bins_of[lane][shared.bin] : 0);  // of other blocks
+        __reduce_add_sync(~0u, lane < rank ? shared.bins_of[lane][shared.bin] : 0);  // counts of other blocks
     row.each(mine.members, [&](uint32_t, float score) {
         const uint32_t at = before + atomicAdd(&shared.member_count, 1u);
         for (int i = 0; i < parts; ++i) send(kMembers, i, shared.members + at, rank_key(score), shared);
@@ -252,7 +249,7 @@ __device__ void compare_members(const Row& row, int parts, int rank, Standing& m
     mine.need = cut.equal;
 }
 
-// Finds the cut: afterwards all members are equal.
+// Finds the cut, after which all members are equal.
 template <class Row>
 __device__ void find_row_cut(const Row& row, const uint2& extremes, int parts, int rank, Standing& mine,
                              ClusterShared& shared) {
@@ -279,7 +276,7 @@ __device__ void find_row_cut(const Row& row, const uint2& extremes, int parts, i
     if (shared.inside <= kMostMembers && shift > 0) compare_members(row, parts, rank, mine, shared);
 }
 
-// Writes the columns above the cut and the first of the members, in order.
+// Writes the columns above the cut and the first members, in order.
 template <class Row, bool Rows>
 __device__ void put_winners(const Row& row, const Standing& mine, const Winners<Rows>& winners, int parts,
                             int rank, ClusterShared& shared) {
@@ -303,7 +300,7 @@ __device__ void put_winners(const Row& row, const Standing& mine, const Winners<
 template <class Score, int Threads, bool Rows>
 __global__ void __launch_bounds__(Threads, 1)
     select_by_cluster(const GridOrder order, const __grid_constant__ ClusterSelect task) {
-#if __CUDA_ARCH__ >= 900  // before that nobody launches it
+#if __CUDA_ARCH__ >= 900  // no launch on earlier architectures
     extern __shared__ __align__(16) char memory[];
     if (!order.start()) return;
     ClusterShared& shared = *reinterpret_cast<ClusterShared*>(memory);
@@ -346,7 +343,7 @@ auto kernel_of(smla_dtype dtype, const SelectOutput& output) {
     });
 }
 
-// How many clusters of so many blocks the device runs at once, each block alone on its multiprocessor.
+// Returns how many clusters of `parts` blocks run concurrently, each block on its own multiprocessor.
 int clusters_at_once(int parts, const Env& env) {
     static std::mutex mutex;
     static std::map<std::pair<int32_t, int>, int> known;
@@ -366,12 +363,12 @@ int clusters_at_once(int parts, const Env& env) {
         cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                              cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess;
     if (!allowed || cudaOccupancyMaxActiveClusters(&place->second, kernel, &config) != cudaSuccess)
-        cudaGetLastError();  // a device whose clusters are smaller
+        cudaGetLastError();  // the device's clusters are smaller
     return place->second;
 }
 
-// How a row is cut: into as many parts as pay, if the clusters of all rows run at once. `pays`: they do, and
-// no other kernel is as fast. No parts: the rows are too long.
+// Division of a row into as many parts as are worthwhile, if the clusters of all rows run concurrently.
+// `pays` is set if all clusters do and no other kernel is as fast. With 0 parts, the rows are too long.
 struct Cutting {
     int parts = 0, threads = 0, units = 0;
     bool pays = false;
@@ -386,7 +383,7 @@ struct Cutting {
         for (int blocks = 1; blocks <= kParts; blocks *= 2)
             if (cut(columns, blocks, env)) return;
     }
-    // Whether so many blocks hold the row.
+    // Returns whether this many blocks have room for the row.
     bool cut(int64_t columns, int blocks, const Env& env) {
         const int64_t places = int64_t(round_up(size_t(ceil_div(columns, blocks)), 8));
         for (threads = kMostThreads / 2; threads <= kMostThreads; threads *= 2) {

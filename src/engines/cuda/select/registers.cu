@@ -1,6 +1,6 @@
 // select of short rows; each block keeps one row in registers.
 //
-// Steps      1. A thread loads 16 or 32 neighboring columns. 2. Bins of equal width divide the range of the
+// Math       1. A thread loads 16 or 32 neighboring columns. 2. Bins of equal width divide the range of the
 //            row's scores; columns above the bin with the k-th score win. 3. The columns inside that bin, its
 //            members, some dozens, are compared with each other; too many are divided by histograms of their
 //            keys (cut.cuh). 4. A prefix sum gives the winners' places; they are collected in shared memory

@@ -2,7 +2,7 @@
 // in
 // shared memory, and the winners are selected among them.
 //
-// Steps      1. A sample of one column in 32, in 32-byte pieces, estimates the floor that about k + 8 sqrt(k
+// Math       1. A sample of one column in 32, in 32-byte pieces, estimates the floor that about k + 8 sqrt(k
 //            n) columns reach (n: columns per sample). 2. One pass of 16-byte loads collects those columns.
 //            3. Histograms of the candidates give the cut. 4. A sort into 2048 bins orders the winners by
 //            column; candidates of split rows are collected in order.

@@ -1,6 +1,6 @@
 // project of f32 activations and bf16 weights by mma.sync, few tokens: out[t,g,n] = sum_k x[t,g,k] w[g,n,k].
 //
-// Maths     x is the exact sum of three bf16 (project/split.h); each is multiplied by w, the smallest first.
+// Math      x is the exact sum of three bf16 (project/split.h); each is multiplied by w, the smallest first.
 //           Sums are f32.
 // Tile      A warp computes 16 kM outputs n, 8 or 16 tokens, over every splits-th pair of steps of 32 k.
 // Operands  The first operand is w, the second is x. Both are loaded directly to registers: any n and k may

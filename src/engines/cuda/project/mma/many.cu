@@ -1,6 +1,6 @@
 // project of f32 activations and bf16 weights by mma.sync, more tokens: out[t,g,n] = sum_k x[t,g,k] w[g,n,k].
 //
-// Maths     As in few.cu: x is the exact sum of three bf16, the smallest multiplied first. Sums are f32.
+// Math      As in few.cu: x is the exact sum of three bf16, the smallest multiplied first. Sums are f32.
 // Tile      A block computes 128 outputs n x 64 tokens, a warp 64 x 32 of them, 64 k at a time.
 // Shared    Three stages of w, copied by cp.async | two of x in parts | finally the results, as f32. 96 KB in
 //           total: every GPU since sm_80 has as much, and an H100 runs two blocks.

@@ -1,7 +1,7 @@
 // score on Hopper, 128 channels: e4m3 queries and index_fp8_132 keys, up to 64 heads; e2m1 queries and
 // index_mxfp4_68 keys, 32 or 64 heads.
 //
-// Maths      logit[key] = scale * sum_h w_h relu(q_h . k): wgmma with keys as rows and (query row, head)
+// Math       logit[key] = scale * sum_h w_h relu(q_h . k): wgmma with keys as rows and (query row, head)
 //            pairs as columns, f32 accumulators. Precision rounded multiplies e4m3, exact multiplies f16,
 //            mxfp4 always multiplies bf16. Relu, weights and the sum over a thread's heads are in registers;
 //            3 shuffles per 4 logits finish the sum.

@@ -2,7 +2,7 @@
 // e4m3 queries of 20 to 64 heads with index_fp8_132 keys, or e2m1 queries of 32 or 64 heads with
 // index_mxfp4_68 keys. A request has one or two rows (decoding) or, in precision rounded, many (prompts).
 //
-// Maths      As in ../kernel.cu.
+// Math       As in ../kernel.cu.
 // Tile       Per warpgroup 64 keys x (1, 2 or 4 rows) x (32 or 64 heads): one step of 64 or 128 columns.
 // Blocks     One per multiprocessor. Each finds all tiles of the call from the windows and processes an equal
 //            share (units.cuh), so that the start of a request overlaps the keys of the previous one. In long
