@@ -30,7 +30,7 @@ constexpr smla_writer writers_of() {
 // Writer bits of all record formats of V4.1.
 inline constexpr smla_writer kEntryWriters = SMLA_WRITER_BF16_FIRST | SMLA_WRITER_BF16_POOLED;
 
-// Offsets of a token's values and scales, in layouts with both arrangements.
+// Return the addresses of a token's values and scales, in layouts with both arrangements.
 template <class Layout>
 uint8_t* values_of(const RecordAt& at) {
     return fp8::bytes(Layout::split ? at.page + Layout::row_at(at.offset) : at.row());

@@ -66,8 +66,8 @@ size_t cache_bytes(const smla_cache& cache) {
     return size_t(cache.pages - 1) * stride + std::min(page, stride);
 }
 
-// Bytes of a page without its padding. Padding is never accessed, so the next page may begin in it (fp8_584
-// as [pages,tokens,584] without gaps).
+// Returns the bytes of a page without padding. Padding is never accessed, so the next page may begin in it
+// (fp8_584 as [pages,tokens,584] without gaps).
 static int64_t record_bytes_of_page(const smla_cache& cache, int64_t record) {
     return (cache.row_stride_bytes ? cache.row_stride_bytes : record) * cache.page_tokens;
 }

@@ -38,7 +38,7 @@ struct Format {
     Packing packing;
     ScaleKind scale;
     int32_t values_per_scale;               // 0: records have no scales
-    uint32_t alignment;                     // of data, page stride and row stride, in bytes
+    uint32_t alignment;                     // alignment of data, page stride and row stride, in bytes
     size_t (*record_bytes)(int32_t width);  // bytes per token, without page padding
     int32_t page_multiple;                  // packed pages are padded to a multiple of this many bytes
     smla_writer writers;                    // writer bits that a cache may set
@@ -48,7 +48,7 @@ struct Format {
     void (*decode_f32)(const RecordAt&, float* values);
     void (*decode_f64)(const RecordAt&, double* values);
 
-    // Whether compressed entries are always rounded to bf16 before quantization. For formats with
+    // Returns whether compressed entries are always rounded to bf16 before quantization. For formats with
     // SMLA_WRITER_BF16_FIRST, the cache's writer bits decide.
     bool rounds_entries() const { return scale != ScaleKind::none && !(writers & SMLA_WRITER_BF16_FIRST); }
     size_t page_bytes(int32_t at_width, int64_t page_tokens) const {  // packed page stride
@@ -87,7 +87,7 @@ std::string why_not_cache_width(const Format& format, int32_t width);
 // Returns the requirement that a cache's host scale violates, or an empty text.
 std::string why_not_scale(const Format& format, float scale);
 size_t packed_page_bytes(const smla_cache& cache);  // the page stride if page_stride_bytes is 0
-size_t cache_bytes(const smla_cache& cache);        // from the first page to the end of the last
+size_t cache_bytes(const smla_cache& cache);        // bytes from the first page to the end of the last
 // Bytes that a call may read or write: all bytes except the padding of the last page.
 size_t touched_bytes(const smla_cache& cache);
 
@@ -103,7 +103,7 @@ struct CacheView {
     int32_t width;
     int64_t page_tokens, page_rows, pages, capacity;
     int64_t page_stride, row_stride;  // bytes
-    float scale;                      // the host's number
+    float scale;                      // ignored if scale_device is set
     const float* scale_device;        // if not null, replaces scale: scale of a cache in host memory
     smla_writer writer;
 

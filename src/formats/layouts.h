@@ -35,7 +35,7 @@ using Fp8_512 = PerTensorFp8<512>;
 // codes, and a zero byte, so that a reader can load 8 bytes. A token's bytes are not contiguous.
 struct Fp8_584 {
     static constexpr int codes = 448, tile = 64, tiles = codes / tile, rope = 64, width = codes + rope;
-    static constexpr int rope_at = codes;         // in the token's row
+    static constexpr int rope_at = codes;         // offset in the token's row
     static constexpr int row = codes + 2 * rope;  // bytes of a row
     static constexpr int scales = tiles + 1;      // bytes of scales per token, including the zero byte
     static constexpr int record = row + scales;

@@ -35,22 +35,22 @@ SMLA_HOST_DEVICE inline uint8_t ceil_code(Real value) {
     }
 }
 
-// Lower bound after the division: fp8_656, fp8_528, and sglang's fp8_528_g32.
+// Returns the scale with the lower bound after the division: fp8_656, fp8_528, sglang's fp8_528_g32.
 SMLA_HOST_DEVICE inline uint8_t e8m0_of_floored_scale(float amax) {
     return ceil_e8m0(at_least(amax / float(kE4m3Max), float(kFloor)));
 }
 SMLA_HOST_DEVICE inline float latent(float amax) { return e8m0_to_f32(e8m0_of_floored_scale(amax)); }
-// Lower bound before the division: fp8_584, fp8_528_g32, index_fp8_132, e4m3 index queries.
+// Returns the scale with the lower bound before the division: fp8_584, fp8_528_g32, index_fp8_132, queries.
 template <class Real>
 SMLA_HOST_DEVICE inline uint8_t e8m0(Real amax, Real floor = Real(kFloor)) {
     return ceil_code(at_least(amax, floor) / Real(kE4m3Max));
 }
-// Scale of e2m1 blocks: index_mxfp4_68 and queries.
+// Returns the scale of e2m1 blocks in index_mxfp4_68 and queries.
 template <class Real>
 SMLA_HOST_DEVICE inline uint8_t mxfp4(Real amax) {
     return ceil_code(at_least(amax, Real(kE2m1Floor)) / Real(kE2m1Max));
 }
-// Scale of e2m1 blocks with the lower bound after the division (SMLA_WRITER_SCALE_FLOOR).
+// Returns the scale of e2m1 blocks with the lower bound after the division (SMLA_WRITER_SCALE_FLOOR).
 SMLA_HOST_DEVICE inline uint8_t mxfp4_of_floored_scale(float amax) {
     return ceil_e8m0(at_least(amax / float(kE2m1Max), float(kFloor)));
 }

@@ -76,7 +76,7 @@ IndexScan scan_of_score(const smla_score_args& args, int64_t columns, const char
     return scan;
 }
 
-// The blocks of a selection's row table, up to each token's end.
+// Adds the blocks of a selection's row table, up to each token's end.
 void add_rows_selected(IndexScan& scan, const smla_select_args& args, const Tensor& requests,
                        const Tensor& ends, int64_t columns, const char* inside) {
     if (!present(args.rows)) return;
@@ -89,7 +89,7 @@ void add_rows_selected(IndexScan& scan, const smla_select_args& args, const Tens
                .table = args.row_table,
                .high = columns,
                .page_tokens = args.page_tokens,
-               .pages = INT32_MAX / page_rows + 1,  // those whose rows an i32 can name
+               .pages = INT32_MAX / page_rows + 1,  // pages whose rows fit i32
                .table_field = "args.row_table",
                .inside = inside});
 }
@@ -258,7 +258,7 @@ IndexScan index_scan(const smla_map_args& args) {
                .table = args.block_table,
                .high = reach / pool - 1,
                .page_tokens = args.page_tokens,
-               .pages = INT32_MAX / page_rows + 1,  // those whose rows an i32 can name
+               .pages = INT32_MAX / page_rows + 1,  // pages whose rows fit i32
                .ratio = int32_t(pool),
                .field = "args.positions",
                .table_field = "args.block_table"});

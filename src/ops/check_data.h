@@ -1,5 +1,5 @@
-// The scan behind smla_check_stage and contexts with check_indices: what hot calls treat as a hole, reported
-// instead. -1 is the mark of a hole and no error. A stage without indices has no overload.
+// Scan of smla_check_stage and contexts with check_indices. The scan reports values that hot calls treat as
+// masked, except the mask value -1. A stage without indices has no overload.
 #pragma once
 
 #include "core/status.h"
@@ -9,7 +9,7 @@
 
 namespace smla {
 
-// The lists of a checked call. Only shapes and numbers are read here, so a GPU's call can be described, too.
+// Returns the lists of a checked call. Reads only shapes and numbers, so it also supports a GPU's call.
 IndexScan index_scan(const smla_attend_args& args);
 IndexScan index_scan(const smla_score_args& args);
 IndexScan index_scan(const smla_select_args& args);
@@ -30,10 +30,10 @@ concept HasIndices = requires(const Args& args) {
 struct BadValue {
     smla_bad_kind kind;
     int64_t token, column, value;  // as in smla_error_word
-    std::string field, wanted;     // the same for people
+    std::string field, wanted;     // texts for the error message
 };
-using FoundValue = std::optional<BadValue>;        // the first bad value of a call, if any
-FoundValue find_bad_value(const IndexScan& scan);  // in the host's memory
+using FoundValue = std::optional<BadValue>;        // first bad value of a call, if any
+FoundValue find_bad_value(const IndexScan& scan);  // scans host memory
 
 // Throws the first bad value as SMLA_DATA_ERROR.
 template <class Args>

@@ -6,7 +6,7 @@ namespace smla {
 
 namespace {
 
-// The lengths that letters have in one call.
+// Lengths of the letters in one call.
 class Letters {
 public:
     int64_t length(const Dim& dim) const {
@@ -42,14 +42,14 @@ bool cache_given(const void* args, size_t offset) {
     return cache->format != SMLA_FORMAT_NONE;
 }
 
-// The name of the field at an offset, such as "q".
+// Returns the name of the field at an offset, such as "q".
 std::string_view member_at(std::span<const StageField> fields, size_t offset) {
     for (const StageField& field : fields)
         if (field.offset == offset) return field.name.member();
     return "";
 }
 
-// Throws unless an optional field is present exactly where it has to be.
+// Throws unless an optional field is present exactly if its rule requires it.
 void check_presence(std::span<const StageField> fields, const StageField& field, const void* args) {
     const auto& other = *reinterpret_cast<const Tensor*>(static_cast<const char*>(args) + field.follows);
     const bool is_there = present(field_of<Tensor>(args, field));

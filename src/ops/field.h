@@ -1,6 +1,5 @@
-// The fields of a stage's arguments, declared once in a table, which serves visits of all tensors, checks of
-// single fields, searches for overlaps and outputs, and keys of kept plans. Rules between fields are the op's
-// own check().
+// Tables of the fields of a stage's arguments. Visits of tensors, checks of single fields, searches for
+// overlaps and outputs, and keys of cached plans use them. Rules between fields are in the op's check().
 #pragma once
 
 #include "core/workspace.h"
@@ -13,10 +12,10 @@
 
 namespace smla {
 
-// One dimension of a field's shape: a number, a letter that all fields of a table share, a letter with "+1"
-// or "/32" behind it, or "*" for any length.
+// One dimension of a field's shape: a number, a letter that all fields of a table share, a letter followed by
+// "+1" or "/32", or "*" for any length.
 struct Dim {
-    uint64_t letter = 0;  // up to 8 characters of its name; 0: `number` is the length
+    uint64_t letter = 0;  // up to 8 characters of the letter; 0: `number` is the length
     int64_t number = 0;
     int32_t plus = 0, divisor = 1;
 
@@ -53,10 +52,10 @@ private:
     }
 };
 
-enum class FieldKind : uint8_t { tensor, cache, scalar };  // scalar: a pointer to one f32 on the device
+enum class FieldKind : uint8_t { tensor, cache, scalar };  // `scalar` is a pointer to one f32 on the device.
 constexpr size_t kNoField = ~size_t(0);
 
-// A field as errors call it: "args.primary.rows".
+// Name of a field in errors: "args.primary.rows".
 struct FieldName {
     std::array<char, 40> letters{};
 
@@ -68,23 +67,23 @@ struct FieldName {
         letters.at(at) = 0;
     }
     constexpr const char* c_str() const { return letters.data(); }
-    // As the struct's member is called: "primary.rows".
+    // Returns the name of the struct's member: "primary.rows".
     constexpr std::string_view member() const { return std::string_view(c_str()).substr(5); }
 };
 
 struct StageField {
     FieldName name;
-    size_t offset = 0;  // in the arguments
+    size_t offset = 0;  // offset in the arguments
     FieldKind kind = FieldKind::tensor;
     uint32_t allowed = 0;  // dtypes of a tensor, formats of a cache
     std::string_view shape;
-    Dims dims;  // of `shape`; of a cache the letter that its width binds, if any
+    Dims dims;  // dimensions of `shape`; for a cache, the letter of its width, if any
     bool is_output = false, is_optional = false, is_rows = false;
-    bool is_written = false;  // an output, or a cache that the call writes
+    bool is_written = false;  // whether the call writes the field
     // Offsets of other fields:
-    size_t with_cache = kNoField;   // ignored unless this cache is given
-    size_t in_place_of = kNoField;  // an output may be this very tensor
-    size_t follows = kNoField;  // present exactly if that tensor is, or is of follows_dtype if that is not 0
+    size_t with_cache = kNoField;   // ignored unless this cache is present
+    size_t in_place_of = kNoField;  // input that this output may share
+    size_t follows = kNoField;  // present exactly if that tensor is present, or has follows_dtype if not 0
     smla_dtype follows_dtype = 0;
     size_t double_as = kNoField;  // f64 exactly if that tensor is f64
 
@@ -98,7 +97,7 @@ struct StageField {
         out.is_written = true;
         return out;
     }
-    constexpr StageField rows() const {  // the innermost dimension is contiguous
+    constexpr StageField rows() const {  // the innermost dimension must be contiguous
         StageField out = *this;
         out.is_rows = true;
         return out;
@@ -125,7 +124,7 @@ struct StageField {
         out.double_as = tensor;
         return out;
     }
-    // The same field of a struct that lies `at` bytes inside other arguments.
+    // Returns the field for a struct that is `at` bytes inside other arguments.
     constexpr StageField inside(std::string_view prefix, size_t at) const {
         StageField out = *this;
         out.name = FieldName(prefix, name.member());
@@ -152,7 +151,7 @@ constexpr StageField out(const char* name, size_t offset, uint32_t dtypes, std::
     field.is_output = field.is_written = true;
     return field;
 }
-// `width`: the letter of the cache's width in the shapes of other fields.
+// `width` is the letter of the cache's width in the shapes of other fields.
 constexpr StageField cache(const char* name, size_t offset, uint32_t formats, std::string_view width = {}) {
     StageField field = in(name, offset, formats, width);
     field.kind = FieldKind::cache;
@@ -166,7 +165,7 @@ constexpr StageField scalar(const char* name, size_t offset) {
 }
 }  // namespace fields
 
-// For in(), out(), cache(), scalar(): the name and the place of a member of Args.
+// Name and offset of a member of Args, for in(), out(), cache(), scalar().
 #define SMLA_FIELD(member) #member, offsetof(Args, member)
 
 template <class T>
@@ -178,11 +177,11 @@ const T& field_of(const void* args, const StageField& field) {
     return *reinterpret_cast<const T*>(static_cast<const char*>(args) + field.offset);
 }
 
-// The table; each op defines that of its arguments. Stages with the same argument struct share it.
+// Returns the table, which each op defines for its arguments. Stages with one argument struct share a table.
 template <class Args>
 std::span<const StageField> fields_of();
 
-// Calls tensor(t) and cache(c) on each tensor and cache of the arguments, absent ones too.
+// Calls tensor(t) and cache(c) on each tensor and cache of the arguments, including absent ones.
 template <class Args, class T, class C>
 void visit(Args& args, T tensor, C cache) {
     for (const StageField& field : fields_of<std::remove_const_t<Args>>()) {
@@ -192,17 +191,16 @@ void visit(Args& args, T tensor, C cache) {
 }
 
 // Throws unless all required fields are present, every field has an allowed dtype, its shape and the memory
-// that the context expects, and no two elements of an output share an address.
+// that `context` requires, and no two elements of an output share an address.
 void check_fields(std::span<const StageField> fields, const void* args, const CheckContext& context);
 template <class Args>
 void check_fields(const Args& args, const CheckContext& context) {
     check_fields(fields_of<Args>(), &args, context);
 }
 
-// Throws if what the call writes, an output, a cache or an input in place, shares memory with another
-// argument or with the workspace: results must not depend on a kernel's order of reads and writes. Where a
-// stage works in place, the output is the very same tensor; two caches may be the same one. Errors name
-// ARGS_NAME.FIELD.
+// Throws if memory that the call writes, an output, a cache or an input in place, overlaps another argument
+// or the workspace, because results must not depend on a kernel's order of reads and writes. An output in
+// place must be the identical tensor; two caches may be identical. Errors name ARGS_NAME.FIELD.
 void check_own_memory(std::span<const StageField> fields, const void* args, const Workspace& workspace,
                       const char* args_name = "args");
 template <class Args>
@@ -210,7 +208,7 @@ void check_own_memory(const Args& args, const Workspace& workspace) {
     check_own_memory(fields_of<Args>(), &args, workspace);
 }
 
-// The arguments of tokens [begin, end) alone: of fields whose first dimension is T.
+// Returns the arguments of tokens [begin, end): slices the fields whose first dimension is T.
 template <class Args>
 Args tokens_of(Args args, int64_t begin, int64_t end) {
     for (const StageField& field : fields_of<Args>()) {
@@ -222,7 +220,7 @@ Args tokens_of(Args args, int64_t begin, int64_t end) {
     return args;
 }
 
-// Strides that are all zero mean dense, row-major; SMLA_STRIDE_REPEAT means the same element again.
+// Replaces strides that are all zero by dense, row-major ones, and SMLA_STRIDE_REPEAT by 0.
 void resolve_strides(Tensor& tensor);
 template <class Args>
 void resolve_strides(Args& args) {

@@ -1,7 +1,7 @@
-// Finds the bad indices that hot calls silently treat as holes: the lists of integers that a call reads, and
-// the rule for an item of each list. The first bad item of the first list that has one is reported. The scans
-// of host and GPU share the rules. A GPU examines items in any order, so a rule never reads outside of its
-// tensors whatever earlier lists hold, and does not report again what the rule of an earlier list reports.
+// Finds bad indices that hot calls silently treat as masked. A scan has the integer lists that a call reads,
+// and a rule for each list. The first bad item of the first list that has one is reported. Host and GPU share
+// the rules. A GPU examines items in any order, so a rule never reads outside of its tensors, even if earlier
+// lists are invalid, and does not repeat what the rule of an earlier list reports.
 #pragma once
 
 #include "core/ints.h"
@@ -11,38 +11,38 @@
 
 namespace smla {
 
-// As smla_error_word has it; kind NONE: nothing is wrong. The value should have been in [low, high].
+// Finding as in smla_error_word; kind NONE means no error. Valid values are in [low, high].
 struct Finding {
     smla_bad_kind kind = SMLA_BAD_NONE;
     int64_t token = 0, column = 0, value = 0, low = 0, high = 0;
 };
-constexpr int64_t kNoColumn = -1;  // of values in tensors of one dimension
+constexpr int64_t kNoColumn = -1;  // column in tensors of one dimension
 
 enum class IndexRule : int32_t {
     range,           // values[i] in [low, high]
     row_or_hole,     // values[i] is -1 or in rows
     listed_rows,     // values[t,j] is -1 or in rows, below token t's length
-    score_blocks,    // blocks of the table up to a token's end, or all
-    state_blocks,    // blocks that a token pools from if it closes an entry
-    gather,          // the ranges of a request, and their blocks
+    score_blocks,    // blocks of the table up to a token's end, or all blocks
+    state_blocks,    // blocks that a token pools if it closes an entry
+    gather,          // ranges of a request, and their blocks
     page_pairs,      // values[i,side] is a page of its side
     table_positions  // values[t,j] before the limit is -1 or covered by the table, whose blocks are pages
 };
 
 struct IndexList {
     IndexRule rule = IndexRule::range;
-    smla_bad_kind kind = SMLA_BAD_NONE;  // of a bad value
-    int64_t tokens = 0, per_token = 1;   // items in order: those of token 0, of token 1, ...
+    smla_bad_kind kind = SMLA_BAD_NONE;  // kind of a bad value
+    int64_t tokens = 0, per_token = 1;   // items in order of tokens
     smla_tensor values{};
-    smla_tensor other{};  // lengths, ends, slots, starts or limits, by the rule
+    smla_tensor other{};  // lengths, ends, slots, starts or limits, depending on the rule
     smla_tensor requests{}, table{};
     int64_t low = 0, high = 0;                            // of values
     RowRange rows;                                        // that values name
     int64_t page_tokens = 1;                              // of the table's pages
     int64_t first_page = 0, pages = 0, source_pages = 0;  // pages of the table's blocks: [first_page, pages)
-    int32_t ratio = 1, window = 1;  // tokens per entry or pool, tokens that an entry pools
-    const char *field = "", *table_field = "", *other_field = "";  // for error texts, not for kernels
-    const char* inside = "";  // the member of args that has the fields, ".score"
+    int32_t ratio = 1, window = 1;  // tokens per entry or pool, and tokens that an entry pools
+    const char *field = "", *table_field = "", *other_field = "";  // only for error texts
+    const char* inside = "";  // member of args that contains the fields, ".score"
 };
 
 struct IndexScan {
@@ -54,7 +54,7 @@ struct IndexScan {
 namespace index_rules {
 
 SMLA_HOST_DEVICE inline bool given(const smla_tensor& tensor) { return tensor.ndim != 0; }
-// A GPU divides 64 bits in about 100 instructions.
+// Divides 32 bits if possible, because a GPU divides 64 bits in about 100 instructions.
 SMLA_HOST_DEVICE inline int64_t quotient(int64_t a, int64_t b) {
     return ((a | b) >> 32) == 0 ? int64_t(uint32_t(a) / uint32_t(b)) : a / b;
 }
@@ -69,7 +69,7 @@ SMLA_HOST_DEVICE inline Finding within(smla_bad_kind kind, int64_t token, int64_
     return {kind, token, column, value, low, high};
 }
 
-// A block of a request's row of the table; the call needs the blocks below `end`.
+// Checks a block in a request's row of the table; the call needs the blocks below `end`.
 SMLA_HOST_DEVICE inline Finding block(const IndexList& list, int64_t request, int64_t block, int64_t end) {
     if (request < 0 || request >= list.table.shape[0]) return {};
     const int64_t width = list.table.shape[1];
@@ -95,8 +95,8 @@ SMLA_HOST_DEVICE inline Finding score_block(const IndexList& list, int64_t token
     return block(list, load_int(list.requests, token), b, blocks);
 }
 
-// The pages that a token pools from if it closes an entry. Block -1 is no error: it marks a page that was
-// freed, which a window may still reach back to.
+// Checks the pages that a token pools if it closes an entry. Block -1 is no error, because it marks a freed
+// page, which a window may still include.
 SMLA_HOST_DEVICE inline Finding state_block(const IndexList& list, int64_t token, int64_t b) {
     const int64_t last = load_int(list.values, token);  // position of the token
     if (last < 0 || last % list.ratio != list.ratio - 1 || load_int(list.other, token) == -1) return {};
@@ -106,7 +106,7 @@ SMLA_HOST_DEVICE inline Finding state_block(const IndexList& list, int64_t token
     return block(list, load_int(list.requests, token), first + b, final < INT64_MAX ? final + 1 : final);
 }
 
-// Items of a request: the begin of its range, the end, its first token, then blocks.
+// Checks an item of a request: the begin of its range, the end, its first token, then blocks.
 SMLA_HOST_DEVICE inline Finding gathered(const IndexList& list, int64_t request, int64_t item) {
     const int64_t begin = load_int(list.values, request), end = load_int(list.values, request + 1);
     const int64_t start = given(list.other) ? load_int(list.other, request) : 0;
@@ -120,7 +120,7 @@ SMLA_HOST_DEVICE inline Finding gathered(const IndexList& list, int64_t request,
     return at < blocks ? block(list, request, at, blocks) : Finding{};
 }
 
-// Item i: token i % ratio of pool i / ratio, or a position if ratio is 1.
+// Checks item i: token i % ratio of pool i / ratio, or a position if ratio is 1.
 SMLA_HOST_DEVICE inline Finding table_position(const IndexList& list, int64_t token, int64_t i) {
     const int64_t j = i / list.ratio;
     if (given(list.other) && j >= load_int(list.other, token)) return {};
@@ -132,7 +132,7 @@ SMLA_HOST_DEVICE inline Finding table_position(const IndexList& list, int64_t to
 
 }  // namespace index_rules
 
-// What is wrong with item `item` of a list, item < tokens * per_token.
+// Returns the error in item `item` of a list, item < tokens * per_token.
 SMLA_HOST_DEVICE inline Finding examine(const IndexList& list, int64_t item) {
     using namespace index_rules;
     const int64_t t = quotient(item, list.per_token), j = item - t * list.per_token;

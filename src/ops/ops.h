@@ -1,6 +1,6 @@
-// The op that gives each stage its meaning. An op has Args, check (throws), tasks (independent units, usually
+// Defines the op of each stage. An op has Args, check (throws), tasks (number of independent units, usually
 // tokens) and reference(args, begin, end): plain loops over a range of tasks, in double if the tensors are
-// f64, else in float. check.cpp and reference.cpp in the folder of a stage define the functions.
+// f64, else in float. A stage's folder defines the functions.
 #pragma once
 
 #include "core/stage.h"
@@ -67,7 +67,7 @@ SMLA_OP(up_project, ProjectOp)
 SMLA_OP(out_project, ProjectOp)
 #undef SMLA_OP
 
-// Returns body.operator()<S>() of a stage that is known only at run time.
+// Returns body.operator()<S>() for a stage that is known only at run time.
 template <class Body>
 decltype(auto) with_stage(Stage stage, const Body& body) {
     switch (stage) {
@@ -79,7 +79,7 @@ decltype(auto) with_stage(Stage stage, const Body& body) {
     fail(SMLA_INTERNAL, "stage", text(int(stage)), text("0 to ", kStageCount - 1));
 }
 
-// The field table of a stage that is known only at run time.
+// Returns the field table of a stage that is known only at run time.
 std::span<const StageField> fields_of_stage(Stage stage);
 
 }  // namespace smla

@@ -6,7 +6,7 @@ namespace smla {
 
 namespace {
 
-// Bytes [begin, end) that a field spans; if `gaps`, it does not use all of them.
+// Bytes [begin, end) that a field spans; `gaps` is set if it does not use all of them.
 struct Extent {
     uintptr_t begin = 0, end = 0;
     bool gaps = false;
@@ -34,8 +34,8 @@ Extent extent_of(const StageField& field, const void* args) {
     return {};
 }
 
-// Whether what a call writes overlaps another extent. Two extents with gaps may interleave unless they begin
-// at the same address.
+// Returns whether written memory overlaps another extent. Two extents with gaps may interleave unless they
+// begin at the same address.
 bool meet(const Extent& written, const Extent& other) {
     if (other.begin == other.end || written.begin >= other.end || other.begin >= written.end) return false;
     const Extent &holed = written.gaps ? written : other, &whole = written.gaps ? other : written;
@@ -49,7 +49,7 @@ bool same_elements(const Tensor& a, const Tensor& b) {
     return same;
 }
 
-// Whether every page of one cache is a page of the other, or shares nothing with it.
+// Returns whether each page of one cache is a page of the other, or shares nothing with the other.
 bool same_pages(const smla_cache& a, const smla_cache& b) {
     const auto stride = [](const smla_cache& cache) {
         return cache.page_stride_bytes ? size_t(cache.page_stride_bytes) : packed_page_bytes(cache);
@@ -67,7 +67,7 @@ bool in_place(const StageField& written, const StageField& other, const void* ar
            same_elements(field_of<Tensor>(args, other), field_of<Tensor>(args, written));
 }
 
-enum class Writes { output, in_place, cache };  // in the order in which a shared one is named
+enum class Writes { output, in_place, cache };  // in the order in which errors report overlaps
 
 bool writes(std::span<const StageField> fields, const StageField& field, const void* args, Writes how) {
     switch (how) {

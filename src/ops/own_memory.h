@@ -1,4 +1,4 @@
-// What a call writes has memory of its own: calls without a table of fields. field.h has the same for stages.
+// Checks that written tensors overlap no others, for calls without a field table; stages use field.h.
 #pragma once
 
 #include "core/tensor.h"
@@ -11,8 +11,8 @@ struct NamedField {
     const char* field;
     const Tensor& tensor;
 };
-// Throws if a tensor that is written shares memory with another one, or two of its elements with each other.
-// All have passed check_tensor() or are absent. `in_place`: the tensor of `read` that an output may be.
+// Throws if a written tensor shares memory with another one, or two of its elements share memory. All tensors
+// have passed check_tensor() or are absent. `in_place` is the tensor of `read` that an output may be.
 void check_own_memory(std::initializer_list<NamedField> written, std::initializer_list<NamedField> read,
                       const Tensor* in_place = nullptr);
 

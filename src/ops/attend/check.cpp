@@ -7,7 +7,7 @@ namespace smla {
 
 namespace {
 
-// Rules that the table cannot express: rows are as wide as q, and in double only where q is.
+// Checks rules that the table cannot express: rows are as wide as q, and f64 only if q is.
 void check_source(const char* name, const smla_attend_source& source, int64_t width, bool f64) {
     if (source.cache.format == SMLA_FORMAT_NONE) return;
     const CacheView view(source.cache);
@@ -17,7 +17,7 @@ void check_source(const char* name, const smla_attend_source& source, int64_t wi
                "f64 q with an f64 cache");
 }
 
-// Checked first, because the shapes of other fields follow from these dimensions.
+// Checks the dimensions that determine the shapes of other fields, so it runs first.
 void check_limits(const smla_attend_args& args) {
     if (args.q.ndim != 3 || args.out.ndim != 3) return;
     const int64_t heads = args.q.shape[1], width = args.q.shape[2];
@@ -28,14 +28,13 @@ void check_limits(const smla_attend_args& args) {
                text("1 to ", width, ": V is the first values of the K row"));
 }
 
-// The scale has to be valid as f32, too: kernels multiply with f32.
+// Throws unless the scale is also valid as f32, in which kernels multiply.
 void check_scale(const char* field, double scale, const float* override_scale) {
     SMLA_CHECK(override_scale || is_positive_f32(scale), field, scale,
                "a finite number above 0, also in f32");
 }
 
-// Kernels multiply products by both scales and log2 e in one f32. Scales behind pointers are the caller's to
-// keep small.
+// Kernels multiply by both scales and log2 e in one f32. Callers must limit scales behind pointers.
 void check_factor(const smla_attend_args& args) {
     const double softmax = args.softmax_scale_device ? 1 : args.softmax_scale;
     const double q = args.q.dtype == SMLA_E4M3 && !args.q_scale_device ? args.q_scale : 1;
@@ -146,7 +145,7 @@ int64_t valid_rows(const smla_attend_source& source, const CacheView& cache, int
     const int32_t* in = reinterpret_cast<const int32_t*>(address(source.rows, token));
     const int64_t step = source.rows.stride_elems[1];
     int64_t n = 0;
-    // Pages without gaps: no division, and no branch, which random holes would mispredict.
+    // Pages without gaps need no division and no branch, which random masked entries would mispredict.
     if (cache.page_rows == cache.page_tokens) {
         for (int64_t j = 0; j < listed; ++j) {
             const int32_t row = in[j * step];

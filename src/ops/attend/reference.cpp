@@ -15,7 +15,7 @@ namespace {
 
 template <class Real>
 struct TokenKeys {
-    std::vector<Real> values;  // [n,Dqk], dequantised
+    std::vector<Real> values;  // [n,Dqk], dequantized
     int64_t count = 0;
 
     void append(const smla_attend_args& args, const smla_attend_source& source, int64_t token,
@@ -49,7 +49,7 @@ void attend_head(const smla_attend_args& args, const TokenKeys<Real>& keys, int6
         Real dot = 0;
         for (int64_t d = 0; d < width; ++d) dot += q[size_t(d)] * keys.values[size_t(j * width + d)];
         p[size_t(j)] = scale * dot;
-        if (!(p[size_t(j)] <= peak) && peak == peak) peak = p[size_t(j)];  // a NaN stays the peak
+        if (!(p[size_t(j)] <= peak) && peak == peak) peak = p[size_t(j)];  // NaN stays the peak
     }
     const Real sink = present(args.sink) ? load_one<Real>(args.sink, h) : -infinity;
     Real lse = Real(lse_of_no_rows(args));
@@ -57,7 +57,7 @@ void attend_head(const smla_attend_args& args, const TokenKeys<Real>& keys, int6
         Real sum = 0;
         for (int64_t j = 0; j < n; ++j) sum += p[size_t(j)] = std::exp(p[size_t(j)] - peak);
         lse = peak + std::log(sum);
-        // exp(sink - peak) joins the denominator; a sink above the peak scales both sides down instead
+        // exp(sink - peak) is part of the denominator; a sink above the peak scales both sides down
         const Real above = std::max(Real(0), sink - peak);
         const Real weight = std::exp(-above) / (sum * std::exp(-above) + std::exp(sink - peak - above));
         const Real factor = sink == infinity ? Real(0) : weight;

@@ -28,8 +28,8 @@ void EntryMaker<Real>::finish(int64_t token, Real* entry) {
     if (present(args_.latents)) store_row(args_.latents, address(args_.latents, token), width(), entry);
     rotate(load_int(args_.positions, token) / args_.ratio * args_.ratio, entry);
     if (present(args_.entries)) store_row(args_.entries, address(args_.entries, token), width(), entry);
-    // Quantising writers take a bf16 row, as if one kernel had computed the entry and another stored it.
-    // Rotated channels come from unrounded values, so this is their only rounding.
+    // Writers of quantized formats read a bf16 row, as if one kernel had computed the entry and another
+    // stored it. Rotated channels come from unrounded values, so this is their only rounding.
     if (rounds_) to_bf16(entry, width());
     if (args_.hadamard) {
         hadamard(entry, width());

@@ -86,7 +86,7 @@ public:
     }
 
 private:
-    // Calls use(kv, score) for each state row of the window that exists, oldest first.
+    // Calls use(kv, score) for each existing state row of the window, oldest first.
     template <class Use>
     void each_row(int64_t t, Use use) {
         maker_.each_row(t, [&](int64_t row, int64_t kv) {
@@ -118,7 +118,7 @@ private:
     }
 
     EntryMaker<Real> maker_;
-    const int64_t score_;  // from a row's kv to its scores
+    const int64_t score_;  // distance of a row's scores from its kv
     std::vector<Real> row_, peak_, sum_, entry_;
 };
 

@@ -1,5 +1,5 @@
-// The softmax-weighted mean of one channel, accumulated over rows in any order and joined from partial
-// results: for kernels that split a window over threads. On the host only tests use it.
+// Softmax-weighted mean of one channel, accumulated over rows in any order and joined from partial results.
+// Kernels that split a window over threads use it; on the host only tests do.
 #pragma once
 
 #include "core/host_device.h"
@@ -11,8 +11,8 @@ namespace smla {
 struct SoftPool {
     float peak = -INFINITY, sum = 0, value = 0;
 
-    // A row that does not exist has score -inf and kv 0: it changes nothing, unless all scores are -inf.
-    // NaN and +inf end as NaN, as does a mean over nothing (0 / 0), like the reference's exp(-inf - -inf).
+    // Adds rows. A missing row has score -inf and kv 0, which changes nothing unless all scores are -inf.
+    // NaN, +inf and a mean over nothing (0 / 0) give NaN, like the reference's exp(-inf - -inf).
     template <int n>
     SMLA_HOST_DEVICE void add(const float (&score)[n], const float (&kv)[n]) {
         float larger = peak;
@@ -24,7 +24,7 @@ struct SoftPool {
             value += weight * kv[i];
         }
     }
-    // The same bits wherever it is compiled: which product is fused with the addition is said here.
+    // All compilers produce the same bits, because the code states which product is fused with the addition.
     SMLA_HOST_DEVICE void join(const SoftPool& other) {
         const float before = peak;
         peak = other.peak > peak ? other.peak : peak;
@@ -43,7 +43,7 @@ private:
         sum *= factor;
         value *= factor;
     }
-    // On a GPU the short one: off by |x| ulps more, of a weight that is below exp(-|x|).
+    // A GPU uses the fast exponential, with |x| more ulps of error in a weight below exp(-|x|).
     SMLA_HOST_DEVICE static float exponential(float x) {
 #if defined(__CUDA_ARCH__)
         return __expf(x);

@@ -1,5 +1,4 @@
-// The specification of copy_pages: the records of a page, byte by byte; never what lies between rows or
-// pages.
+// The specification of copy_pages: copies the records of a page, but no bytes between rows or pages.
 #include "core/interrupt.h"
 #include "ops/ops.h"
 
@@ -29,7 +28,7 @@ void CopyPagesOp::check(const Args& args, const CheckContext& context) {
                text("the width of source: ", source.width));
     SMLA_CHECK(target.page_tokens == source.page_tokens, "args.target.page_tokens", target.page_tokens,
                text("the page size of source: ", source.page_tokens));
-    // Scales behind pointers may be on a device; those are the caller's to keep equal.
+    // Scales behind pointers may be on a device, so the caller must keep them equal.
     const bool host_scales = !args.source.scale_device && !args.target.scale_device;
     SMLA_CHECK(source.format->scale != ScaleKind::per_tensor || !host_scales || source.scale == target.scale,
                "args.target.scale", double(target.scale),
@@ -37,7 +36,7 @@ void CopyPagesOp::check(const Args& args, const CheckContext& context) {
 }
 
 namespace {
-// memmove: pages of two caches with gaps may overlap.
+// Uses memmove, because pages of two caches with gaps may overlap.
 void copy_page(const CacheView& source, const CacheView& target, int64_t from, int64_t to) {
     const char* in = source.data + from * source.page_stride;
     char* out = target.data + to * target.page_stride;

@@ -1,5 +1,4 @@
-// The specification of gather: for each row of out, the request whose range holds it, and that request's
-// cached token.
+// The specification of gather: each row of out gets a cached token of the request whose range contains it.
 #include "core/interrupt.h"
 #include "formats/layouts.h"
 #include "ops/ops.h"
@@ -29,7 +28,7 @@ void GatherOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.raw == 0 || args.raw == 1, "args.raw", args.raw, "0 or 1");
     if (args.raw) {
         check_format("args.cache", args.cache, formats(SMLA_INDEX_FP8_132));
-        // First, so that the error names this dimension and not an outer one.
+        // Checked first, so that the error names this dimension and not an outer one.
         if (args.out.ndim == 2) check_rows("args.out", args.out);
     }
     if (present(args.out)) check_dtype("args.out", args.out, args.raw ? dtype_bit(SMLA_E4M3) : kFloats);
@@ -40,8 +39,7 @@ namespace {
 
 constexpr int64_t kHole = -1;
 
-// Row of the cache that holds a request's token; a hole if the block table does not reach it or names no
-// page.
+// Returns the cache row of a request's token; -1 if the block table is too short or names no page.
 int64_t cached_row(const smla_gather_args& args, const CacheView& cache, int64_t request, int64_t token) {
     if (token < 0 || token / cache.page_tokens >= args.block_table.shape[1]) return kHole;
     const int64_t page = load_int(args.block_table, request, token / cache.page_tokens);

@@ -1,4 +1,4 @@
-// map: what it means (reference.cpp) and what it accepts. See include/smla/stages_cache.h.
+// Checks and specification of map.
 #pragma once
 
 #include "ops/map/row_of.h"
@@ -8,10 +8,10 @@ namespace smla {
 
 Pool pool_of(const smla_map_args& args);
 
-// A checked [R,MB] i32 tensor as look-ups want it; page_rows 0: page_tokens.
+// Returns a checked [R,MB] i32 tensor as a BlockTable; page_rows 0 means page_tokens.
 BlockTable block_table_of(const Tensor& table, int64_t page_tokens, int64_t page_rows);
-// The row of a request's token through its block table, which has been checked; -1: no such request, column
-// or block.
+// Returns the row of a request's token through its checked block table; -1 if the request, column or block
+// does not exist.
 int32_t map_position(const Tensor& block_table, int64_t request, int64_t position, int64_t page_tokens,
                      int64_t page_rows);
 

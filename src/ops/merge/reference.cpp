@@ -31,7 +31,7 @@ void MergeOp::check(const Args& args, const CheckContext& context) {
 
 namespace {
 
-// Weights relative to the largest part, and the factor that divides by the denominator with the sink in it.
+// Weights relative to the largest part, and the factor that divides by the denominator with the sink.
 template <class Real>
 struct Weights {
     std::vector<Real> parts;  // negative for empty parts
@@ -59,11 +59,11 @@ void weigh(const smla_merge_args& args, int64_t t, int64_t h, Weights<Real>& out
     for (int64_t i = 0; i < n; ++i) {
         Real& lse = out.parts[size_t(i)];
         lse = lse_of<Real>(args, i, t, h);
-        if (!(lse <= peak) && peak == peak) peak = lse;  // a NaN stays the peak
+        if (!(lse <= peak) && peak == peak) peak = lse;  // NaN stays the peak
     }
     if (peak == -infinity) {
         out.parts.assign(size_t(n), Real(-1));
-        return;  // no part saw a key: out 0 whatever the sink
+        return;  // no part saw a key, so out is 0 for any sink
     }
     Real sum = 0;
     for (Real& part : out.parts) {
@@ -73,7 +73,7 @@ void weigh(const smla_merge_args& args, int64_t t, int64_t h, Weights<Real>& out
     out.lse = peak + std::log(sum);
     const Real sink = present(args.sink) ? load_one<Real>(args.sink, h) : -infinity;
     if (sink == infinity) return;
-    // a sink above the peak scales both sides of the fraction down instead of overflowing
+    // a sink above the peak scales both sides of the fraction down to avoid overflow
     const Real above = sink > peak ? sink - peak : Real(0);
     out.factor = std::exp(-above) / (sum * std::exp(-above) + std::exp(sink - peak - above));
 }
@@ -100,7 +100,7 @@ void merge_tokens(const smla_merge_args& args, int64_t begin, int64_t end) {
             weigh(args, t, h, weights);
             out.assign(size_t(width), Real(0));
             for (int64_t i = 0; i < parts; ++i) {
-                if (weights.parts[size_t(i)] < 0) continue;  // the numbers of an empty part are never read
+                if (weights.parts[size_t(i)] < 0) continue;  // values of an empty part are never read
                 const Real weight = weights.parts[size_t(i)] * weights.factor;
                 const Tensor one = part_of(args.partials, i);
                 load_row(one, address(one, t, h), width, part.data());

@@ -1,4 +1,4 @@
-// The norm of one row, in float or double: shared by norm, write_kv, write_index and compress.
+// Normalization of one row in float or double, for norm, write_kv, write_index and compress.
 #pragma once
 
 #include "core/tensor.h"
@@ -9,7 +9,7 @@
 
 namespace smla {
 
-// The values of a weight or bias [D]; none of an absent one.
+// Returns the values of a weight or bias [D]; none if it is absent.
 template <class Real>
 std::vector<Real> values_of(const Tensor& vector) {
     std::vector<Real> out(size_t(present(vector) ? vector.shape[0] : 0));
@@ -17,7 +17,8 @@ std::vector<Real> values_of(const Tensor& vector) {
     return out;
 }
 
-// `weight` and `bias` are as long as the row, or empty: ones and zeros. centre: SMLA_NORM_LAYER.
+// Normalizes a row. `weight` and `bias` are as long as the row, or empty for ones and zeros. `centre` means
+// SMLA_NORM_LAYER.
 template <class Real>
 void norm_row(std::span<Real> row, bool centre, double eps, std::span<const Real> weight,
               std::span<const Real> bias) {

@@ -29,7 +29,7 @@ void ProjectOp::check(const Args& args, const CheckContext& context) {
 
 namespace {
 
-constexpr int64_t kTokens = 16;  // that share one reading of a weight row
+constexpr int64_t kTokens = 16;  // tokens that share one read of a weight row
 
 template <class Real>
 void project_tokens(const smla_project_args& args, int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// quant_index_q: what it means (reference.cpp) and what it accepts. See include/smla/stages_index.h.
+// Checks and specification of quant_index_q.
 #pragma once
 
 #include "ops/ops.h"

@@ -68,7 +68,7 @@ void check_even_strides(const char* field, const Tensor& tensor) {
 namespace {
 
 template <class Real>
-Real largest(const Real* row, int64_t n) {  // NaN does not count: its code is a NaN whatever the scale
+Real largest(const Real* row, int64_t n) {  // ignores NaN, whose code is NaN for any scale
     Real amax = 0;
     for (int64_t d = 0; d < n; ++d) amax = std::fmax(amax, std::fabs(row[d]));
     return amax;
@@ -95,7 +95,7 @@ void quantize_e2m1(const Real* row, int64_t width, uint8_t* bytes, uint8_t* scal
             out[d / 2] =
                 uint8_t(f32_to_e2m1(float(in[d] / scale)) | f32_to_e2m1(float(in[d + 1] / scale)) << 4);
         }
-        scales[group] = nan ? 255 : code;  // e2m1 has no NaN: the group's scale carries it
+        scales[group] = nan ? 255 : code;  // e2m1 has no NaN, so the scale encodes it
     }
 }
 

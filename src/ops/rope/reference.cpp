@@ -49,7 +49,7 @@ void rotate_tokens(const smla_rope_args& args, int64_t begin, int64_t end) {
     const int64_t pairs = args.frequencies.shape[0], width = args.x.shape[2];
     const auto* frequencies = static_cast<const double*>(args.frequencies.data);
     const bool elsewhere = present(args.out), whole = elsewhere && args.out.shape[2] == width;
-    // channels read of each row, and where the rotated ones stand among them
+    // channels read of each row, and the offset of the rotated ones among them
     const int64_t skip = whole ? 0 : args.first, count = whole ? width : 2 * pairs, first = args.first - skip;
     const int64_t skip_bytes = skip * dtype_bits(args.x.dtype) / 8;
     Rotation<Real> rotation;

@@ -1,6 +1,6 @@
-// Rotation of one row by its position: shared by rope, inverse_rope and compress. Angles are exact: position
-// and frequency are multiplied in double (published models round both to f32, about 6e-8 * position radians
-// away).
+// Rotation of one row by its position, for rope, inverse_rope and compress. Angles are exact, because
+// position and frequency are multiplied in double. Published models round both to f32, an error of about 6e-8
+// * position radians.
 #pragma once
 
 #include <cmath>

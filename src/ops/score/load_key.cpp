@@ -8,7 +8,7 @@ namespace {
 
 template <class Real>
 Real load(const CacheView& keys, int64_t row, Real* codes) {
-    if (keys.format->id != SMLA_INDEX_FP8_132) {  // e2m1 block scales are powers of two: the values are exact
+    if (keys.format->id != SMLA_INDEX_FP8_132) {  // e2m1 scales are powers of two: values are exact
         keys.decode(row, codes);
         return 1;
     }

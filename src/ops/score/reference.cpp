@@ -72,7 +72,7 @@ struct Query {
         load_row(args.w, address(args.w, token), heads, w.data());
     }
 
-    // Products are summed over d ascending, heads over h ascending; the scale of the key comes last.
+    // Sums products over ascending d, then heads over ascending h. The scale of the key comes last.
     Real logit(const std::vector<Real>& key, Real scale) const {
         const size_t width = key.size();
         Real sum = 0;

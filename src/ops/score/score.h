@@ -1,4 +1,4 @@
-// score: what it means (reference.cpp) and what it accepts. See include/smla/stages_index.h.
+// Checks and specification of score.
 #pragma once
 
 #include "ops/ops.h"
@@ -9,7 +9,7 @@ namespace smla {
 
 constexpr int kMaxIndexHeads = 256;
 
-// The fields of a stage that scores: those below, which its arguments have under the same names, then `more`.
+// Returns the fields of a stage that scores: the fields below, which Args also has, then `more`.
 template <class Args, size_t N>
 constexpr auto scored_fields_and(const std::array<StageField, N>& more) {
     using namespace fields;
@@ -30,7 +30,7 @@ constexpr auto scored_fields_and(const std::array<StageField, N>& more) {
     return all;
 }
 
-// score_select has the same fields within its own.
+// Fields of score, which are also fields of score_select's member `score`.
 constexpr auto kScoreFields = [] {
     using namespace fields;
     using Args = smla_score_args;
@@ -39,10 +39,11 @@ constexpr auto kScoreFields = [] {
                        .rows()
                        .as_double_as(offsetof(Args, q))});
 }();
-// The rules between fields other than `logits`, which score_select lacks. `prefix`: "args" or "args.score".
+// Checks the rules between fields except `logits`, which score_select lacks. `prefix`: "args" or
+// "args.score".
 void check_score_rules(const char* prefix, const smla_score_args& args);
 
-// Columns [begin, end) of one token; empty: begin == end.
+// Columns [begin, end) of one token; empty if begin == end.
 struct ColumnWindow {
     int64_t begin = 0, end = 0;
 };
@@ -54,7 +55,7 @@ inline ColumnWindow clamp_window(const Tensor& starts, const Tensor& ends, int64
     return window;
 }
 
-// Which cache row holds column j of a token. The block table is read only for the columns asked for.
+// Maps columns of a token to cache rows. Reads the block table only for the requested columns.
 class KeyColumns {
 public:
     KeyColumns(const smla_score_args& args, const CacheView& keys)
@@ -66,7 +67,7 @@ public:
         known_ = request >= 0 && request < args_.block_table.shape[0];
         request_ = known_ ? request : 0;
     }
-    // -1 for a hole: a request or block id out of range, or a column past the table or the cache.
+    // Returns -1 if masked: a request or block id out of range, or a column past the table or the cache.
     int64_t row(int64_t column) const {
         int64_t row = column;
         if (paged()) {
@@ -87,12 +88,12 @@ private:
     const smla_score_args& args_;
 };
 
-// The key as it enters the dot product, and the scale that multiplies the logit last (1 where a format has
-// none).
+// Loads the key as it enters the dot product. Returns the scale that multiplies the logit last (1 for a
+// format without scales).
 float load_key(const CacheView& keys, int64_t row, float* codes);
 double load_key(const CacheView& keys, int64_t row, double* codes);
 
-// One row of q; e2m1 is multiplied by q_scales (exact: they are powers of two).
+// Loads one row of q; e2m1 is multiplied by q_scales, exactly, because they are powers of two.
 template <class Real>
 void load_index_query(const smla_score_args& args, int64_t token, int64_t head, Real* row);
 

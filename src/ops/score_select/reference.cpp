@@ -1,4 +1,4 @@
-// score_select: what it accepts, and its specification, the two stages one after the other for each token.
+// Checks and specification of score_select: score, then select, for each token.
 #include "ops/score_select/score_select.h"
 
 #include "ops/score/score.h"
@@ -10,7 +10,7 @@ namespace smla {
 
 template <>
 std::span<const StageField> fields_of<smla_score_select_args>() {
-    // Those of the two stages. What lies between them (logits, scores, their windows) is absent.
+    // Fields of both stages, without the logits, scores and windows between them.
     static constexpr auto table = [] {
         using Args = smla_score_select_args;
         std::array<StageField, kScoreFields.size() + kSelectFields.size()> all{};
@@ -82,7 +82,7 @@ smla_select_args select_part(const smla_score_select_args& args, int64_t begin, 
 void ScoreSelectOp::reference(const Args& args, int64_t begin, int64_t end) {
     if (begin == end) return;
     const smla_dtype dtype = args.score.q.dtype == SMLA_F64 ? SMLA_F64 : SMLA_F32;
-    std::vector<double> memory(static_cast<size_t>(args.columns));  // large enough for either
+    std::vector<double> memory(static_cast<size_t>(args.columns));  // large enough for float and double
     const Tensor logits = make_tensor(memory.data(), dtype, {1, args.columns});
     for (int64_t t = begin; t < end; ++t) {
         ScoreOp::reference(score_part(args, t, t + 1, logits), 0, 1);

@@ -1,5 +1,5 @@
 // The specification of score_select_blocks: score on the columns of each candidate block, then select among
-// them and among the blocks' maxima.
+// these columns and among the blocks' maxima.
 #include "ops/score_select_blocks/score_select_blocks.h"
 #include "ops/select/select.h"
 
@@ -76,7 +76,7 @@ int64_t candidate_blocks(const smla_score_select_blocks_args& args, int64_t toke
 
 namespace {
 
-// Tensors of one token.
+// Returns a tensor of one token.
 template <class T>
 Tensor row_of(std::vector<T>& values, smla_dtype dtype) {
     return make_tensor(values.data(), dtype, {1, int64_t(values.size())});
@@ -140,7 +140,7 @@ private:
             if (indices[i] >= 0) indices[i] -= int32_t(window_.begin);
     }
 
-    // The first of the best columns, by select's rank: NaN only where all are.
+    // Finds the first of the best columns by select's rank: NaN only if all are NaN.
     void find_maxima() {
         size_t at = 0;
         for (const int32_t block : blocks_) {
@@ -166,7 +166,7 @@ private:
         const int64_t count = std::min(select.indices.shape[1], int64_t(blocks_.size()));
         if (count == 0 || columns_of_block(window_, args_.block_size, blocks_.back()).end != window_.end)
             return;
-        // The newest block is kept even where more blocks than the list holds have a maximum of +inf.
+        // The newest block stays even if more blocks than the list can contain have a maximum of +inf.
         reinterpret_cast<int32_t*>(select.indices.data)[count - 1] = blocks_.back();
     }
 
@@ -174,7 +174,7 @@ private:
     int64_t token_;
     ColumnWindow window_;
     std::vector<int32_t> blocks_, columns_;
-    std::vector<Real> scores_, maxima_;  // of columns_, of blocks_
+    std::vector<Real> scores_, maxima_;  // scores of columns_, maxima of blocks_
 };
 
 }  // namespace

@@ -53,7 +53,7 @@ void fill_lowest(char* row, int64_t begin, int64_t end) {
 }
 }  // namespace
 
-// The same columns as rows of a cache.
+// Writes the selected columns as rows of a cache.
 static void store_rows(const smla_select_args& args, int64_t t, const int32_t* winners, int64_t count) {
     const BlockTable table = row_table_of(args);
     const int64_t request = load_int(args.request_of_token, t);
@@ -90,7 +90,7 @@ struct Scored {
     int32_t id;
 };
 
-// Score descending, NaN below -inf, -0 = +0; ties to the lowest id.
+// Orders by score descending, NaN below -inf, -0 = +0; ties by the lowest id.
 template <class Real>
 bool ranks_before(const Scored<Real>& a, const Scored<Real>& b) {
     if (std::isnan(a.score) != std::isnan(b.score)) return std::isnan(b.score);
@@ -115,8 +115,8 @@ void select_tokens(const smla_select_args& args, int64_t begin, int64_t end) {
             const int64_t id = present(args.ids) ? load_int(args.ids, t, j) : j;
             if (id >= 0) list.push_back({row[size_t(i)], int32_t(id)});
         }
-        // Stable, so that two columns of one id and score keep their order: the result is a function of the
-        // row.
+        // The sort is stable, so that columns of equal id and score keep their order and the result depends
+        // only on the row.
         std::stable_sort(list.begin(), list.end(), ranks_before<Real>);
         list.resize(std::min<size_t>(list.size(), size_t(k)));
         std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.id < b.id; });

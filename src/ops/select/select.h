@@ -1,4 +1,4 @@
-// select: what it means (reference.cpp) and what it accepts. See include/smla/stages_index.h.
+// Checks and specification of select.
 #pragma once
 
 #include "ops/map/row_of.h"
@@ -6,7 +6,7 @@
 
 namespace smla {
 
-// score_select has the same fields in its member `select`.
+// Fields of select, which are also fields of score_select's member `select`.
 constexpr std::array<StageField, 10> kSelectFields = [] {
     using namespace fields;
     using Args = smla_select_args;
@@ -23,14 +23,13 @@ constexpr std::array<StageField, 10> kSelectFields = [] {
         in(SMLA_FIELD(request_of_token), kInt32, "T").exactly_if(offsetof(Args, rows)),
     };
 }();
-// The rules between the fields that score_select has too. `prefix`: "args" or "args.select".
+// Checks the rules between fields that score_select also has. `prefix`: "args" or "args.select".
 void check_select_rules(const char* prefix, const smla_select_args& args, bool f64);
 
-// Where the selected columns lie; without requests if no rows are asked for.
+// Returns the table that maps selected columns to rows; without requests if no rows are requested.
 BlockTable row_table_of(const smla_select_args& args);
 
-// Writes row t of the outputs: `count` winners, ascending, then -1 and -inf. `base` is subtracted from each
-// index.
+// Writes row t of the outputs: `count` winners, ascending, minus `base`, then -1 and -inf.
 template <class Real>
 void store_selection(const smla_select_args& args, int64_t t, const int32_t* winners, const Real* scores,
                      int64_t count, int64_t base);

@@ -81,7 +81,7 @@ void WriteIndexOp::check(const Args& args, const CheckContext& context) {
 
 namespace {
 
-// What becomes of a token's row between its tensors and the encoder.
+// Makes a token's row from its tensors, for the encoder.
 template <class Real>
 class RowMaker {
 public:
