@@ -61,7 +61,7 @@ typedef struct smla_backend_args {
     int32_t window_page_tokens; /* HYBRID: tokens per page of the window cache; 0 means 64 (V4.1: 32). */
     int32_t topk;               /* index_topk of the model; 0 means no indexer. */
     int32_t window;             /* HYBRID: tokens in the window; 0 means 128. */
-    /* HYBRID: 0 or 1 (window only), 4, 128; V4.1: 0 (window only), 1, 2. DSA: index_kpool, 0 or 1. */
+    /* HYBRID: 0 or 1 (window only), 4, 128; V4.1: 0 (window only), 1, 2. DSA: index_kpool, or 0. */
     int32_t ratio;
     /* This and the next three fields are as in smla_plan_args. */
     int32_t max_tokens;

@@ -170,8 +170,8 @@ class Backend(Shared):
 
     Args:
         name: a name from backends(). None selects a backend.
-        family: "dsa" (V3.2, GLM-5.x), "hybrid" (one compression ratio of V4) or "hybrid_shared" (one of
-            V4.1).
+        family: "dsa" (V3.2, GLM-5.x; GLM-5.3-Flash with rope_dim=-1 and ratio=index_kpool), "hybrid" (one
+            compression ratio of V4) or "hybrid_shared" (one of V4.1).
         context: context of the calls. Default: the default context.
         heads, max_tokens, max_requests, max_seq_len, softmax_scale: required.
         topk: index_topk of the model; required for "dsa".

@@ -2,6 +2,7 @@
 
 #include "core/f32_range.h"
 #include "core/tensor.h"
+#include "core/workspace.h"
 
 #include <algorithm>
 #include <iterator>
@@ -50,6 +51,8 @@ void check_dimensions(const BackendConfig& config) {
                text("SMLA_WANTS_* bits, 0 to ", kWants));
     const int32_t more_groups =
         config.hybrid() ? SMLA_GROUP_INDEX | SMLA_GROUP_STATE | SMLA_GROUP_INDEX_STATE : SMLA_GROUP_INDEX;
+    SMLA_CHECK(!config.pools() || args.plan_groups == 0, "args.plan_groups", args.plan_groups,
+               "0: smla_plan_create with the ratio makes the groups of an indexer of pools");
     SMLA_CHECK((args.plan_groups & ~more_groups) == 0, "args.plan_groups", args.plan_groups,
                config.hybrid() ? "SMLA_GROUP_INDEX (8), STATE (16) and INDEX_STATE (32) bits"
                                : "0 or SMLA_GROUP_INDEX (8)");
@@ -79,6 +82,12 @@ void check_dimensions(const BackendConfig& config) {
 
 const FamilyTraits* find_family(smla_family family) {
     return family >= 0 && family < int32_t(std::size(kFamilies)) ? &kFamilies[family] : nullptr;
+}
+
+int32_t BackendConfig::list_columns() const {
+    if (!pools()) return args.topk;
+    const size_t columns = round_up(size_t(args.topk) + size_t(args.ratio) - 1, 128);
+    return int32_t(std::min<size_t>(columns, INT32_MAX));
 }
 
 BackendConfig resolve_config(const BackendArgs& given) {

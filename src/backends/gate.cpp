@@ -108,9 +108,6 @@ std::vector<std::string> config_refusals(const Backend& backend, const BackendCo
     if (args.wants & SMLA_WANTS_SLIDING_WINDOW) out.push_back("no sliding window beside the model's own");
     if (args.wants & SMLA_WANTS_SOFT_CAP) out.push_back("no soft cap of the logits");
     if (args.wants & SMLA_WANTS_FUSED_OUTPUT_QUANT) out.push_back("no fused output quantisation");
-    if (!config.hybrid() && args.ratio > 1)
-        out.push_back(text("index_kpool ", args.ratio,
-                           "; it has 1: its lists hold tokens, not pools. smla_layer has pools"));
     if (reads_selection(config.kind()) && args.topk == 0)
         out.push_back("it needs a model with index_topk in its config");
     return out;

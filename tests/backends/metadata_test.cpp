@@ -311,6 +311,13 @@ TEST(BackendMetadata, DecodeScheduleOfAnFp8Cache) {
     set_table(batch, kPrimary, 1, 64);
     metadata->build(batch.view());
     EXPECT_EQ(schedule->shape[0], 22);
+    // lists of index_kpool 16 have 2048 + 15 entries, rounded up to 128
+    args.rope_dim = -1;
+    args.ratio = 16;
+    const auto of_pools = instance(kFlashMlaSparse, args).metadata();
+    of_pools->build(batch.view());
+    EXPECT_EQ(field(*of_pools, "fp8_extra_metadata.num_splits"), (std::vector<int64_t>{0, 17}));
+    EXPECT_EQ(field(*of_pools, "topk_tokens"), std::vector<int64_t>{2048});
     EXPECT_EQ(instance(kFlashMlaSparse, backend_args(SMLA_FAMILY_DSA))
                   .metadata()
                   ->find("fp8_extra_metadata.num_splits"),
@@ -330,6 +337,13 @@ TEST(BackendMetadata, TritonSplitsFollowOccupancy) {
     set_table(batch, kPrimary, 1, 64);
     metadata->build(batch.view());
     EXPECT_EQ(field(*metadata, "num_kv_splits"), std::vector<int64_t>{16});
+    for (const int32_t pool : {0, 16}) {  // 2040 columns in 8 equal parts, or 2176 in 32
+        args.topk = 2040;
+        args.ratio = pool;
+        const auto more = instance(kTritonMlaSparse, args).metadata();
+        more->build(batch.view());
+        EXPECT_EQ(field(*more, "num_kv_splits"), std::vector<int64_t>{pool ? 32 : 8});
+    }
 }
 
 TEST(BackendMetadata, IndexerChunks) {

@@ -272,8 +272,13 @@ TEST(Selection, PublishedGates) {
     EXPECT_TRUE(says(gate(kSparseMlaSm120, "sm_120", [](BackendArgs& a) { a.topk = 0; }), "index_topk"));
     EXPECT_TRUE(
         says(gate(kFlashMlaSparse, "sm_90", [](BackendArgs& a) { a.page_tokens = 32; }), "block size 32"));
+    const auto nope = [](BackendArgs& a) { a.rope_dim = -1; };
+    for (const char* type : {"auto", "bfloat16", "fp8_ds_mla"})
+        EXPECT_TRUE(gate(kFlashMlaSparse, "sm_90", nope, type).empty()) << type;
+    EXPECT_TRUE(says(gate(kFlashMlaSparse, "sm_90", nope, "fp8"), "head size 512"));
+    EXPECT_TRUE(says(gate(kFlashMlaSparse, "sm_100", nope), "head size 512"));
     EXPECT_TRUE(
-        says(gate(kFlashMlaSparse, "sm_90", [](BackendArgs& a) { a.rope_dim = -1; }), "head size 512"));
+        says(gate(kFlashMlaSparse, "sm_90", [](BackendArgs& a) { a.kv_lora_rank = 448; }), "head size 512"));
     EXPECT_TRUE(
         says(gate(kFlashMlaSparse, "sm_90", [](BackendArgs& a) { a.dtype = SMLA_F16; }), "dtype f16"));
     EXPECT_TRUE(gate(kTritonMlaSparse, "sm_90", [](BackendArgs& a) { a.dtype = SMLA_F16; }).empty());
@@ -332,15 +337,8 @@ TEST(Selection, Refusals) {
         EXPECT_TRUE(refusals(*backend, [](BackendArgs& a) { a.topk = 2051; }).empty());
         EXPECT_TRUE(refusals(*backend, [](BackendArgs& a) { a.page_tokens = 1280; }).empty());
     }
-    // pools of tokens; one token each is what all models of the family but GLM-5.3-Flash have
-    for (const int32_t pool : {0, 1, 16}) {
-        const auto reasons =
-            refusals(kTritonMlaSparse, [&](BackendArgs& a) { a.ratio = pool, a.rope_dim = -1; });
-        if (pool < 2) EXPECT_TRUE(reasons.empty());
-        else
-            EXPECT_EQ(reasons, std::vector{std::string("index_kpool 16; it has 1: its lists hold tokens, not "
-                                                       "pools. smla_layer has pools")});
-    }
+    for (const Backend* backend : {&kFlashMlaSparse, &kSparseMlaSm120, &kTritonMlaSparse})  // GLM-5.3-Flash
+        EXPECT_TRUE(refusals(*backend, [](BackendArgs& a) { a.ratio = 16, a.rope_dim = -1; }).empty());
     // a layer that attends to a window alone, or to all entries, needs no indexer
     for (const int32_t ratio : {0, 1, 128})
         EXPECT_TRUE(
@@ -394,6 +392,8 @@ TEST(Selection, ArgumentsThatMakeNoSense) {
         EXPECT_EQ(field([=](A& a) { a.plan_groups = wrong; }), "args.plan_groups") << wrong;
     const auto of_latents = [](A& a) { a.family = SMLA_FAMILY_DSA, a.ratio = 0; };
     EXPECT_EQ(field([&](A& a) { of_latents(a), a.plan_groups = SMLA_GROUP_INDEX; }), "");
+    EXPECT_EQ(field([&](A& a) { of_latents(a), a.ratio = 16, a.plan_groups = SMLA_GROUP_INDEX; }),
+              "args.plan_groups");
     EXPECT_EQ(field([&](A& a) { of_latents(a), a.plan_groups = SMLA_GROUP_STATE; }), "args.plan_groups");
     EXPECT_EQ(field([](A& a) { a.rope_dim = 63; }), "args.rope_dim");
 }

@@ -1234,11 +1234,11 @@ MUTANTS = [
     ),
     # attention backends
     Mutant(
-        "backends serve pools of tokens",
-        "src/backends/gate.cpp",
-        "if (!config.hybrid() && args.ratio > 1)",
-        "if (false)",
-        "test_backends Selection.*",
+        "lists of pools are expected without the tokens of the open pool",
+        "src/backends/config.cpp",
+        "if (!pools()) return args.topk;",
+        "return args.topk;",
+        "test_backends BackendMetadata.*",
     ),
     Mutant(
         "a layer of V4.1 is one of V4 to backends",

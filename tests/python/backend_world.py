@@ -19,7 +19,7 @@ SMALL_HYBRID = {"heads": 3, "head_dim": 20, "rope_dim": 4, "window": 9}
 
 def options_of(name, ratio=0, **more):
     """Backend options of small dimensions: f32 queries and caches unless `more` says otherwise."""
-    small = SMALL_LATENT if name in LATENT else {**SMALL_HYBRID, "ratio": ratio}
+    small = {**(SMALL_LATENT if name in LATENT else SMALL_HYBRID), "ratio": ratio}
     topk = 11 if name in LATENT or ratio in (1, 2, 4) else 0
     own = {
         "family": FAMILY[name],
@@ -69,12 +69,13 @@ class World:
     def __init__(self, name, options, seed, written=False, invalid=False):
         self.name, self.options, self.random = name, options, np.random.default_rng(seed)
         self.latent, self.written = name in LATENT, written
-        pages = {"page_tokens": max(options.get("ratio", 0), 1), "window_page_tokens": 1}  # of any size
+        ratio = 0 if self.latent else options.get("ratio", 0)  # lists of pools hold tokens all the same
+        pages = {"page_tokens": max(ratio, 1), "window_page_tokens": 1}  # of any size
         self.backend = smla.Backend(name, **{**pages, **options})
         self.width, self.heads = self.backend.info["head_size"], options["heads"]
         self._draw_batch(invalid)
         format, scale = self.backend.info["format"], options.get("kv_scale", 1.0)
-        ratio, most = options.get("ratio", 0), options["max_seq_len"]
+        most = options["max_seq_len"]
         self.group = Group(self.random, self.requests, most, format, self.width, scale)  # of every token
         self.entries = None
         if ratio:

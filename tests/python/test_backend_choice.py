@@ -147,20 +147,15 @@ def test_selection_on_devices(device, dsa, hybrid):
             assert reasons == each["refusals"] + engine
 
 
-def test_pools_are_refused_by_name():
-    """A model that smla.Layer has and no backend: GLM-5.3-Flash."""
+def test_pools_of_tokens():
+    """GLM-5.3-Flash, with index_kpool or with lists that an engine makes as wide as it likes."""
     flash = {**V32, "rope_dim": -1, "nope_dim": 256, "v_head_dim": 256}
-    reason = "index_kpool 16; it has 1: its lists hold tokens, not pools. smla_layer has pools"
-    options = {**flash, "ratio": 16}
-    for name in LATENT:
-        assert smla.why_not(name, "dsa", **options) == [reason]
-        with pytest.raises(smla.Error, match=f"backend: got {name}: {reason}, wanted"):
-            smla.Backend(name, "dsa", **options)
-    assert smla.select_backend("dsa", **options)["backend"] is None
-    with pytest.raises(smla.Error, match="backend: got .*" + reason):
-        smla.Backend(None, "dsa", **options)
-    # an engine that expands pools itself attends to a list of their tokens
-    assert smla.Backend("FLASHMLA_SPARSE", "dsa", **{**flash, "topk": 2048 + 15}).info["head_size"] == 512
+    for options in (flash, {**flash, "ratio": 16}, {**flash, "topk": 2048 + 15}):
+        for name in LATENT:
+            assert smla.why_not(name, "dsa", **options) == []
+            assert smla.Backend(name, "dsa", **options).info["head_size"] == 512
+    with pytest.raises(smla.InvalidArgument, match="plan_groups: got 8, wanted 0: smla_plan_create"):
+        smla.Backend(None, "dsa", **flash, ratio=16, plan_groups=["index"])
 
 
 def test_a_wanted_backend(monkeypatch):

@@ -72,6 +72,7 @@ RECORDS = [
     ("TRITON_MLA_SPARSE", 0, "auto", "row_bf16", PUBLISHED),
     ("SPARSE_MLA_SM120", 0, "fp8_576", "fp8_576", {**PUBLISHED, "kv_scale": 0.25}),
     ("FLASHMLA_SPARSE", 0, "fp8", "fp8_528", {**PUBLISHED, "rope_dim": -1}),
+    ("TRITON_MLA_SPARSE", 16, "auto", "row_bf16", {**PUBLISHED, "rope_dim": -1}),  # index_kpool
     ("FLASHMLA_SPARSE_DSV4", 4, "auto", "fp8_584", {"head_dim": 512, "rope_dim": 64, "softmax_scale": 0.04}),
     (
         "DSV4_SPARSE_MLA_SM120",

@@ -61,7 +61,9 @@ public:
 class Fp8ScheduleFields final : public FieldSet {
 public:
     explicit Fp8ScheduleFields(Metadata& metadata)
-        : FieldSet(metadata), sm_100_(major_capability(metadata.args().device) == 10) {
+        : FieldSet(metadata),
+          columns_(metadata.config().list_columns()),
+          sm_100_(major_capability(metadata.args().device) == 10) {
         schedule_ =
             &on_.own("fp8_extra_metadata.scheduler_metadata", SMLA_I32, {parts(1), kScheduleColumns}, 0);
         num_splits_ = &on_.own("fp8_extra_metadata.num_splits", SMLA_I32, {2}, 0);
@@ -72,7 +74,7 @@ public:
     void shape(const PlanBatch&) override { schedule_->resize(parts(on_.tokens())); }
     void fill(const PlanBatch&) override {
         smla_decode_schedule_args schedule{};
-        schedule.lens = make_tensor(&on_.args().topk, SMLA_I32, {1});
+        schedule.lens = make_tensor(&columns_, SMLA_I32, {1});
         schedule.schedule = schedule_->host;
         schedule.splits = num_splits_->host;
         decode_schedule(schedule);
@@ -81,7 +83,7 @@ public:
         job.schedule = ints(schedule_->device);
         job.schedule_splits = ints(num_splits_->device);
         job.schedule_parts = schedule_->host.shape[0];
-        job.schedule_blocks = ceil_div(on_.args().topk, kScheduleBlockRows);
+        job.schedule_blocks = ceil_div(columns_, kScheduleBlockRows);
     }
 
 private:
@@ -89,6 +91,7 @@ private:
         return flash_mla_parts(on_.args().device.multiprocessors, on_.args().heads,
                                std::max<int64_t>(tokens, 1), sm_100_);
     }
+    int32_t columns_;
     bool sm_100_;
     Field *schedule_, *num_splits_;
 };
@@ -148,8 +151,8 @@ public:
     }
     void shape(const PlanBatch&) override {
         const BackendArgs& args = on_.args();
-        *splits_ =
-            int32_t(triton_split_count(on_.tokens(), args.heads, args.topk, args.device.multiprocessors));
+        *splits_ = int32_t(triton_split_count(on_.tokens(), args.heads, on_.config().list_columns(),
+                                              args.device.multiprocessors));
     }
 
 private:

@@ -28,7 +28,7 @@ PlanMaxima plan_maxima(const BackendConfig& config) {
     maxima.batch_invariant = args.batch_invariant;
     maxima.allocator = args.allocator;
     const LayerKind kind = config.kind();
-    if (reads_selection(kind)) maxima.topk = args.topk;
+    if (reads_selection(kind)) maxima.topk = config.list_columns();
     if (!config.hybrid()) {
         maxima.groups = SMLA_GROUP_PRIMARY | args.plan_groups;
         return maxima;

@@ -6,12 +6,16 @@ namespace smla {
 namespace {
 
 constexpr const char* kAliases[] = {"FLASHMLA_SPARSE_VLLM_V1"};  // as vLLM of 2025 called it
-constexpr int32_t kCapabilities[] = {9, 10};
+constexpr int32_t kCapabilities[] = {9, 10}, kHeadSizes[] = {576, 512};
 constexpr PublishedHeads kHeads = {.unit = 64, .unit_on_sm100 = 128};
 constexpr MakeFieldSet kFields[] = {cache_fields, limit_fields, fp8_schedule_fields, prefill_context_fields};
 
 // A head count below the kernel's unit is padded and must divide the unit; a larger one must be a multiple.
-std::string published_heads(const BackendConfig& config) {
+// Head size 512 is GLM-5.3-Flash, since vLLM 0.33.
+std::string published_shapes(const BackendConfig& config) {
+    if (config.head_size() == 512 &&
+        (config.rope_dim() || config.cache_type == "fp8" || major_capability(config.args.device) != 9))
+        return "head size 512; only without rope, on 9.x, with a bf16 or fp8_ds_mla cache";
     const int32_t unit = major_capability(config.args.device) == 10 ? kHeads.unit_on_sm100 : kHeads.unit;
     const int32_t heads = config.args.heads;
     if (heads % unit == 0 || unit % heads == 0) return "";
@@ -31,11 +35,11 @@ const Backend kFlashMlaSparse = {
     .heads = kHeads,
     .published = {.dtypes = kBf16Only,
                   .cache_types = kPlainAndDsMla,
-                  .head_sizes = kDsaHeadSizes,
+                  .head_sizes = kHeadSizes,
                   .page_multiple = 64,
                   .page_exact = true,
                   .capabilities = kCapabilities,
-                  .more = published_heads},
+                  .more = published_shapes},
     .fields = kFields,
 };
 

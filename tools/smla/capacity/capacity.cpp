@@ -123,8 +123,9 @@ std::string layers_note(const AttentionConfig& config, int64_t layers, const Opt
     int64_t linear = 0;
     for (int64_t layer = 0; layer < layers; ++layer) linear += config.layer_kind(layer) == LayerKind::linear;
     if (linear)
-        out += text(out.empty() ? "" : "; ", linear, linear == 1 ? " layer" : " layers",
-                    " of linear attention not counted, nor ", linear == 1 ? "its state" : "their states");
+        out +=
+            text(out.empty() ? "" : "; ", linear, linear == 1 ? " layer" : " layers",
+                 " of linear attention and ", linear == 1 ? "its state" : "their states", " are not counted");
     return out;
 }
 
