@@ -7,7 +7,7 @@ transformers = pytest.importorskip("transformers", minversion="5.16", reason="no
 
 import smla  # noqa: E402
 from smla import transformers as on_smla  # noqa: E402
-from transformers_models import KINDS, pair, prompts  # noqa: E402
+from transformers_models import KINDS, pair, prompts, small  # noqa: E402
 
 LONG = 1200  # three parts
 AGAIN = r"wanted an empty cache, or this one after reset\(\)"
@@ -15,7 +15,8 @@ AGAIN = r"wanted an empty cache, or this one after reset\(\)"
 
 def held(past):
     """(columns, tokens of the session) of each layer that was begun."""
-    return [(layer.tokens, layer.session.length()) for layer in past.layers if layer.session]
+    begun = [layer for layer in past.layers if getattr(layer, "session", None)]  # not of linear attention
+    return [(layer.tokens, layer.session.length()) for layer in begun]
 
 
 def interrupted(fast, past, ids, layer, part, patch):
@@ -44,6 +45,12 @@ def test_a_prompt_that_is_interrupted(kind, part, monkeypatch):
     wanted = fast(ids[:, :30]).logits
     interrupted(fast, past, ids, 0, part, monkeypatch)
     assert held(past) == [(0, 0)]
+    if kind == "flash":  # layers of linear attention before it hold the step
+        with pytest.raises(smla.Error, match=f"got a cache whose last step failed midway, {AGAIN}"):
+            fast(ids[:, :30], past_key_values=past)
+        past.reset()
+        assert torch.equal(fast(ids[:, :30], past_key_values=past).logits, wanted)
+        return
     assert torch.equal(fast(ids[:, :30], past_key_values=past).logits, wanted)
     other = ids.flip(1)
     if kind == "v4":  # a window is all that it keeps
@@ -65,12 +72,16 @@ def test_a_prompt_that_is_interrupted(kind, part, monkeypatch):
 @torch.no_grad()
 def test_layers_that_a_failure_left_apart(kind, monkeypatch):
     """Layers before the failing one hold the step, those from it on do not: refused until reset()."""
-    _, fast = pair(kind)
+    between = {"layer_types": ["full_attention", "linear_attention", "full_attention"]}
+    more = {**between, "indexer_types": ["full"] * 3} if kind == "flash" else {}
+    fast = on_smla.enable(small(kind, **more))
     ids, past = prompts(1, LONG), on_smla.Cache(fast.config)
     wanted = fast(ids[:, :30]).logits
     interrupted(fast, past, ids, 1, 1, monkeypatch)
     assert held(past) == [(LONG, LONG), (0, 0)]
-    text = f"got 0 tokens in layer 1, {LONG} in layer 0, as a step that failed leaves them, {AGAIN}"
+    first, second = (each.layer_idx for each in on_smla._attentions(fast)[:2])
+    got = f"got 0 tokens in layer {second}, {LONG} in layer {first}, as a step that failed leaves them"
+    text = f"{got}, {AGAIN}"
     with pytest.raises(smla.Error, match=text):
         fast(ids[:, :30], past_key_values=past)
     past.reset()

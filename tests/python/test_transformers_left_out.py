@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers", minversion="5.16", reason="no
 import smla  # noqa: E402
 from smla import transformers as on_smla  # noqa: E402
 from torch import nn  # noqa: E402
-from transformers_models import KINDS, prompts, small  # noqa: E402
+from transformers_models import KINDS, prompts, small, text_config  # noqa: E402
 
 
 class Adapter(nn.Linear):
@@ -79,11 +79,12 @@ def test_every_projection(kind, change):
     plain = small(kind)
     assert on_smla.why_not(plain) == []
     fast = on_smla.enable(copy.deepcopy(plain))
-    for index, layer in enumerate(plain.model.layers):
-        for name, module in layer.self_attn.named_modules():
+    for number, first in enumerate(on_smla._attentions(plain)):
+        index = first.layer_idx
+        for name, module in first.named_modules():
             if not isinstance(module, nn.Linear):
                 continue
-            attention, later = (copy.deepcopy(each.model.layers[index].self_attn) for each in (plain, fast))
+            attention, later = (copy.deepcopy(on_smla._attentions(each)[number]) for each in (plain, fast))
             later.smla_layer()
             parent, _, last = name.rpartition(".")
             for each in (attention, later):
@@ -118,9 +119,10 @@ def test_hooks_of_the_attention_itself_are_called():
 def test_why_not_of_a_model_as_it_is(kind):
     """It says what enable() would find and leaves the model alone."""
     model = small(kind)
-    before = [(type(layer.self_attn), sorted(vars(layer.self_attn))) for layer in model.model.layers]
+    before = [(type(each), sorted(vars(each))) for each in on_smla._attentions(model)]
     assert on_smla.why_not(model) == []
-    assert before == [(type(layer.self_attn), sorted(vars(layer.self_attn))) for layer in model.model.layers]
-    assert model.config._attn_implementation != "smla"
+    assert before == [(type(each), sorted(vars(each))) for each in on_smla._attentions(model)]
+    assert text_config(model)._attn_implementation != "smla"
     meta = small(kind).to("meta")
-    assert on_smla.why_not(meta)[0] == "layer 0: weights on meta: wanted one device, cpu or cuda"
+    first = on_smla._attentions(meta)[0].layer_idx
+    assert on_smla.why_not(meta)[0] == f"layer {first}: weights on meta: wanted one device, cpu or cuda"

@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers", minversion="5.16", reason="no
 import smla  # noqa: E402
 from smla import transformers as on_smla  # noqa: E402
 from smla.transformers import _versions  # noqa: E402
-from transformers_models import KINDS, generate, padded, pair, prompts, small  # noqa: E402
+from transformers_models import KINDS, generate, padded, pair, prompts, small, text_config  # noqa: E402
 
 
 @pytest.mark.parametrize("version", ["5.15.9", "4.57.1", "6.0.0", "next"])
@@ -69,27 +69,45 @@ def test_refusals():
     assert on_smla.why_not(other)[0].startswith("LlamaForCausalLM has no attention of")
 
 
-def test_a_model_of_pools_is_refused():
-    """GLM-5.3-Flash by its class; enable() without a model has no class in the place of its attention."""
-    family = pytest.importorskip("transformers.models.glm5_next", reason="no glm5_next in this transformers")
-    config = family.configuration_glm5_next.Glm5NextTextConfig(
-        hidden_size=16,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        num_hidden_layers=1,
-        layer_types=["deepseek_sparse_attention"],
-        mlp_layer_types=["dense"],
-        vocab_size=16,
-        pad_token_id=0,
-    )
-    with torch.device("meta"):
-        model = family.modeling_glm5_next.Glm5NextTextModel(config)
-    assert type(model.layers[0].self_attn).__name__ == "Glm5NextTextAttention"
-    with pytest.raises(smla.Error, match="model: got Glm5NextTextModel, wanted .* attention of DeepseekV32"):
-        on_smla.enable(model)
-    assert on_smla.why_not(model)[0].startswith("Glm5NextTextModel has no attention of")
-    assert "Glm5NextTextAttention" not in on_smla._modules.REPLACEMENTS
-    assert type(model.layers[0].self_attn).__name__ == "Glm5NextTextAttention"
+@pytest.mark.skipif("flash" not in KINDS, reason="no glm5_next in this transformers")
+@torch.no_grad()
+def test_a_model_with_an_image_encoder():
+    """Only the attention of the language model runs on smla, and disable() takes it back."""
+    model, fast = pair("flash")
+    names = [config._attn_implementation for config in (fast.config, fast.config.vision_config)]
+    assert names == [model.config._attn_implementation] * 2 != ["smla"] * 2
+    assert text_config(fast)._attn_implementation == "smla"
+    pixels = torch.randn(4, 3 * 2 * 14 * 14)
+    images = [
+        each.model.visual(pixels, torch.tensor([[1, 2, 2]])).last_hidden_state for each in (fast, model)
+    ]
+    assert torch.equal(*images)
+    on_smla.disable(fast)
+    assert text_config(fast)._attn_implementation == text_config(model)._attn_implementation
+    assert torch.equal(fast(prompts()).logits, model(prompts()).logits)
+    fast.set_attn_implementation({"text_config": "smla"})  # as attn_implementation of from_pretrained
+    fast(prompts())
+    assert all(isinstance(each, on_smla.OnSmla) for each in on_smla._attentions(fast))
+    fast.set_attn_implementation("smla")
+    with pytest.raises(smla.Unsupported, match="does not replace the attention of this model"):
+        fast.model.visual(pixels, torch.tensor([[1, 2, 2]]))
+
+
+@pytest.mark.skipif("flash" not in KINDS, reason="no glm5_next in this transformers")
+@torch.no_grad()
+def test_masks_of_pools():
+    """Pools are of neighbours, so no padding may stand between tokens, in a step or between steps."""
+    _, fast = pair("flash")
+    ids, mask = prompts(2, 20), torch.ones(2, 20, dtype=torch.int64)
+    mask[1, 5:8] = 0
+    text = "attention_mask: got padding between tokens, wanted padding before the first token or behind"
+    with pytest.raises(smla.Error, match=text):
+        fast(ids, attention_mask=mask)
+    past = on_smla.Cache(fast.config)
+    mask[1, 8:] = 0
+    fast(ids, attention_mask=mask, past_key_values=past)
+    with pytest.raises(smla.Error, match=text):
+        fast(ids[:, :1], past_key_values=past)
 
 
 def test_a_cache_by_either_name():
@@ -108,21 +126,23 @@ def test_a_cache_by_either_name():
 LOADED = """
 import pickle, sys, torch, transformers
 import smla.transformers
-from transformers_models import generate, prompts
+from transformers_models import generate, prompts, text_config
+texts, images = transformers.AutoModelForCausalLM, transformers.AutoModelForImageTextToText
+kind = lambda folder: images if folder.endswith("flash") else texts
 by_name, folders = sys.argv[1] == "name", sys.argv[2:]
 how = {"attn_implementation": "smla"} if by_name else {}
 if not by_name:
     smla.transformers.enable(kv_format="row_f32")
 for folder in folders:
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, **how)
+    model = kind(folder).from_pretrained(folder, **how)
     print(generate(model.eval(), prompts(), 8)[0].tolist())
-    assert smla.transformers.why_not(model) == [] and model.config._attn_implementation == "smla"
-    assert {type(layer.self_attn).__name__[:4] for layer in model.model.layers} == {"Smla"}
+    assert smla.transformers.why_not(model) == [] and text_config(model)._attn_implementation == "smla"
+    assert {type(each).__name__[:4] for each in smla.transformers._attentions(model)} == {"Smla"}
 smla.transformers.disable()
 for folder in folders:
-    plain = transformers.AutoModelForCausalLM.from_pretrained(folder)  # must run on transformers
-    assert plain.config._attn_implementation != "smla"
-    assert not [layer for layer in plain.model.layers if type(layer.self_attn).__name__[:4] == "Smla"]
+    plain = kind(folder).from_pretrained(folder)  # must run on transformers
+    assert text_config(plain)._attn_implementation != "smla"
+    assert "Smla" not in {type(each).__name__[:4] for each in smla.transformers._attentions(plain)}
     pickle.loads(pickle.dumps(plain))
 """
 
@@ -175,6 +195,9 @@ def test_a_compiled_decode_step(kind):
             got.append(token)
     assert torch.equal(torch.cat(got, 1), wanted)
     assert len(graphs) == 1, len(graphs)
+    for node in graphs[0].graph.nodes:  # columns of a selection that the operator returns, 0: none
+        if node.target is torch.ops.smla.transformers_step.default:
+            assert node.args[-1] in (0, on_smla._attentions(fast)[0].smla_layer().info["topk"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -198,7 +221,7 @@ def test_a_compiled_step_of_a_padded_batch(kind):
     assert len(graphs) == 1, len(graphs)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "flash"])  # which knows no such masks
 def test_packed_sequences_are_refused(kind):
     """In plain words; where the step is compiled, by the compiler, which evaluates no mask of tensors."""
     _, fast = pair(kind)
@@ -256,9 +279,7 @@ def test_the_name_of_the_implementation_alone(kind, how):
     model, ids, options = small(kind), prompts(2, 70), {}
     fast = on_smla.enable(copy.deepcopy(model))
     if how == "build":
-        named = transformers.AutoModelForCausalLM.from_config(
-            copy.deepcopy(model.config), attn_implementation="smla"
-        )
+        named = type(model)._from_config(copy.deepcopy(model.config), attn_implementation="smla")
         named.load_state_dict(model.state_dict())
         named.eval()
     else:
@@ -270,7 +291,7 @@ def test_the_name_of_the_implementation_alone(kind, how):
         assert generate(named, ids)[0].tolist() == generate(fast, ids)[0].tolist()
     else:
         assert torch.equal(named(ids, **options).logits, fast(ids, **options).logits)
-    assert all(isinstance(layer.self_attn, smla.transformers.OnSmla) for layer in named.model.layers)
+    assert all(isinstance(each, smla.transformers.OnSmla) for each in on_smla._attentions(named))
     named.set_attn_implementation("eager")
     theirs = copy.deepcopy(model)
     theirs.set_attn_implementation("eager")
@@ -303,6 +324,11 @@ def test_rounded_frequencies_are_warned_of(kind):
         assert on_smla.why_not(bare)[0].endswith("wanted one device, cpu or cuda")
     for convert in (lambda: model.to(torch.bfloat16), model.float):
         convert()
+        if kind == "flash":  # only its image encoder rotates
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                on_smla.enable(model)
+            continue
         for call in (on_smla.enable, on_smla.why_not):
             with pytest.warns(
                 UserWarning, match=r"inv_freq \(b?float\d+\) is rounded, .*from_pretrained"

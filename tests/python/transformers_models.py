@@ -1,13 +1,15 @@
 """Small random models of transformers with attention of the kinds that smla.transformers replaces."""
 
 import copy
+import importlib.util
 
 import torch
 import transformers
 from smla import transformers as on_smla
 
 torch.set_num_threads(1)  # the models are tiny
-KINDS = ("v32", "glm", "v4")
+FLASH = importlib.util.find_spec("transformers.models.glm5_next") is not None
+KINDS = ("v32", "glm", "v4", *(["flash"] if FLASH else []))
 COMMON = {
     "hidden_size": 128,
     "num_attention_heads": 4,
@@ -58,6 +60,28 @@ V4 = {
     "hc_mult": 2,
     "mlp_layer_types": ["moe"] * 3,
 }
+# GLM-5.3-Flash: a layer of linear attention, one that selects pools, and one that shares its selection. The
+# language model is part of a model with an image encoder.
+POOLS = {
+    "qk_rope_head_dim": 0,
+    "index_kpool": 4,
+    "layer_types": ["linear_attention", "full_attention", "full_attention"],
+    "indexer_types": ["full", "full", "shared"],
+    "mlp_layer_types": ["dense"] * 3,
+    "linear_head_dim": 16,
+    "linear_num_heads": 4,
+    "hc_mult": 2,
+}
+IMAGES = {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "out_hidden_size": 128}
+
+
+def text_config(model):
+    return model.config.get_text_config(decoder=True)
+
+
+def layers(model):
+    """The decoder layers of the language model."""
+    return getattr(model.model, "language_model", model.model).layers
 
 
 def small(kind, seed=0, **more):
@@ -69,13 +93,20 @@ def small(kind, seed=0, **more):
         sharing = {"rms_norm_eps": 1e-5, "indexer_types": ["full", "shared", "full"]}
         config = transformers.GlmMoeDsaConfig(**{**COMMON, **DSA, **sharing, **more})
         model = transformers.GlmMoeDsaForCausalLM(config)
+    elif kind == "flash":
+        text = {**COMMON, **DSA, **POOLS, **more}
+        family = transformers.models.glm5_next
+        config = family.Glm5NextConfig(text_config=text, vision_config=IMAGES)
+        model = family.Glm5NextForConditionalGeneration(config)
     else:
         config = transformers.DeepseekV32Config(**{**COMMON, **DSA, **more})
         model = transformers.DeepseekV32ForCausalLM(config)
     with torch.no_grad():
         for name, value in model.named_parameters():
-            if "sinks" in name or "position_bias" in name:
+            if "sinks" in name or "position_bias" in name or name.endswith("kpool_compress_ape"):
                 value.normal_(0, 0.5)
+            elif name.endswith("kpool_compress_gate"):
+                value.normal_(0, 0.1)
             elif "norm" in name and name.endswith("weight"):
                 value.normal_(1, 0.2)
             elif name.endswith("bias"):

@@ -1,4 +1,4 @@
-"""smla inside transformers: attention, indexer and cache of DeepSeek-V3.2, GLM-5.x and DeepSeek-V4.
+"""smla inside transformers: sparse attention of DeepSeek-V3.2, GLM-5.x, GLM-5.3-Flash and DeepSeek-V4.
 
 After `import smla.transformers`, do one of the following:
 
@@ -78,7 +78,7 @@ def enable(
         if isinstance(module, OnSmla):
             before = module.__dict__["_options"].before
         _modules.put_on_smla(module, options, before)
-    model.set_attn_implementation(NAME)
+    _set_implementation(model, NAME)
     return model
 
 
@@ -93,7 +93,7 @@ def disable(model: Any = None) -> Any:
     for module in found:
         module.__class__ = ORIGINALS[type(module)]
     if found:
-        model.set_attn_implementation(found[0].__dict__["_options"].before)
+        _set_implementation(model, found[0].__dict__["_options"].before)
     for module in found:
         for name in ("_options", "_built"):
             module.__dict__.pop(name, None)
@@ -110,6 +110,12 @@ def why_not(model: Any) -> list[str]:
         return [f"{type(model).__name__} has no attention of {', '.join(REPLACEMENTS)}"]
     _modules.warn_of_rounded(model)
     return [f"layer {module.layer_idx}: {reason}" for module in found for reason in _modules.why_not(module)]
+
+
+def _set_implementation(model, name):
+    """For a model with an image encoder, only that of its language model."""
+    whole = "text_config" not in model.config.sub_configs
+    model.set_attn_implementation(name if whole else {"text_config": name})
 
 
 def _attentions(model):

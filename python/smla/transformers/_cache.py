@@ -43,6 +43,7 @@ class CacheLayer(CacheLayerMixin):
         self.columns: Columns | None = None  # which of them hold tokens; None: no step was run
         self.shift = None  # [B] V4: position of a sequence's first token
         self.failed = False  # the session holds tokens of a step that failed
+        self.states_beside = False  # GLM-5.3-Flash: linear layers of the model hold states of their own
         self._count()
 
     def _count(self):
@@ -174,7 +175,8 @@ class CacheLayer(CacheLayerMixin):
                 max_tokens=room,
                 max_step_tokens=step,
             )
-            self.rewinds = layer.info["kind"].startswith("dsa")
+            self.states_beside = options["pools"]
+            self.rewinds = layer.info["kind"].startswith("dsa") and not self.states_beside
             self.columns = Columns.none(batch)
             self.is_initialized = True
             return
@@ -194,7 +196,7 @@ class CacheLayer(CacheLayerMixin):
     @contextlib.contextmanager
     def step(self):
         """A step that fails, or that Ctrl-C ends, leaves what the cache held before. V4 cannot always go
-        back: then the cache is refused from there on.
+        back, and linear layers of GLM-5.3-Flash never do: then the cache is refused from there on.
         """
         shift, self.failed = self.shift, True
         self.shift = None if shift is None else shift.clone()
@@ -202,7 +204,7 @@ class CacheLayer(CacheLayerMixin):
             yield
         except BaseException:
             self.shift = shift
-            self.failed = not self._take_back()
+            self.failed = not self._take_back() or self.states_beside
             raise
         self.failed = False
 
@@ -247,15 +249,17 @@ class Cache(transformers.Cache):
         options = {"kv_format": kv_format, "index_format": index_format, "kv_scale": kv_scale}
         layers: list[Any] = [
             CacheLayer(**options, max_tokens=max_tokens, static=static)
-            for _ in range(config.num_hidden_layers)
+            if isinstance(theirs, CacheLayerMixin)
+            else theirs  # of linear attention, which is the model's own
+            for theirs in transformers.DynamicCache(config=config).layers
         ]
         super().__init__(layers=layers)
 
     @property
     def bytes(self) -> int:
-        """Size of all layers' caches."""
+        """Size of all layers' caches, without the states of linear attention."""
         layers: list[Any] = self.layers
-        return sum(layer.bytes for layer in layers)
+        return sum(layer.bytes for layer in layers if isinstance(layer, CacheLayer))
 
 
 def layer_of_cache(past, index):
@@ -284,11 +288,14 @@ def check_layers(past, index, steps):
     """Refuses a cache whose layers a failed step left apart: each must lack this step alone."""
     if past is None or index == 0:
         return
-    before, held = past.layers[index - 1 : index + 1]
+    held, place = past.layers[index], index - 1
+    while place > 0 and not isinstance(past.layers[place], CacheLayer):  # of linear attention
+        place -= 1
+    before = past.layers[place]
     if isinstance(before, CacheLayer) and before.session and before.tokens != held.tokens + steps:
         raise refused(
             "past_key_values",
-            f"{held.tokens} tokens in layer {index}, {before.tokens - steps} in layer {index - 1}, "
+            f"{held.tokens} tokens in layer {index}, {before.tokens - steps} in layer {place}, "
             "as a step that failed leaves them",
             AFTER_FAILURE,
         )

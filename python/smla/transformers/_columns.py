@@ -91,6 +91,21 @@ def _place(tensor):
 
 
 _masks = Once(_Mask)
+_parts = Once(lambda mask: mask.to("cpu", torch.bool, copy=True))
+
+
+def _more_columns(part, held, batch, steps):
+    """step_columns() of the mask [B,steps] that GLM-5.3-Flash gives its layers, without earlier columns."""
+    if list(part.shape) != [batch, steps]:
+        raise refused("attention_mask", f"{list(part.shape)}", f"[{batch}, {steps}], the step's columns")
+    if held.padded is None and bool(part.all()):
+        return part, Columns(tuple(each + steps for each in held.tokens), held.count + steps)
+    real = torch.cat([held.real, part], 1)
+    begins = real[:, 1:] & ~real[:, :-1]
+    if bool((begins.sum(1) + real[:, 0] > 1).any()):
+        wanted = "padding before the first token or behind the last: pools are of neighbours"
+        raise refused("attention_mask", "padding between tokens", wanted)
+    return part, Columns.of(real)
 
 
 def step_columns(mask, held, batch, steps, layer):
@@ -105,6 +120,8 @@ def step_columns(mask, held, batch, steps, layer):
             raise refused("attention_mask", "none", "one with the padding of earlier steps")
         tokens = tuple(each + steps for each in held.tokens)
         return torch.ones(batch, steps, dtype=torch.bool), Columns(tokens, count)
+    if mask.ndim == 2 and layer.pools:
+        return _more_columns(_parts(mask, layer), held, batch, steps)
     given = _masks(mask, layer)
     if given.columns.shape[0] != batch or given.columns.shape[1] < count:
         wanted = f"{batch} sequences of {count} columns, those of the cache too"

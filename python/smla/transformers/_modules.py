@@ -67,6 +67,7 @@ class OnSmla(nn.Module):
     """
 
     shares = False  # GLM: forward also returns the selection, for layers without an indexer
+    pools = False  # GLM-5.3-Flash: its indexer selects pools of tokens; layers between are linear attention
     latent_norm = "q_a_layernorm"  # of V3.2 and GLM: its epsilon is the class's, whatever the config says
 
     def __getstate__(self):
@@ -75,14 +76,19 @@ class OnSmla(nn.Module):
         return state
 
     def smla_options(self):
-        """Formats of a new cache, and its scale."""
+        """Formats of a new cache, its scale, and whether it is of pools."""
         options = self.__dict__["_options"]
         rows = "row_bf16" if next(self.parameters()).dtype is torch.bfloat16 else "row_f32"
         return {
             "kv_format": options.kv_format or rows,
             "index_format": options.index_format or rows,
             "kv_scale": options.kv_scale,
+            "pools": self.pools,
         }
+
+    def selection_is_shared(self):
+        """Whether forward returns a selection of its own."""
+        return self.shares and self.indexer is not None and getattr(self, "next_skip_topk", True)
 
     def smla_layer(self):
         """The smla.Layer over this module's weights; another one after they were moved or written."""
@@ -155,7 +161,8 @@ class OnSmla(nn.Module):
         cache = layers[self.layer_idx] if ready else None
         if cache is None or cache.session is None:
             cache = self._first_cache(past)
-        columns = self.config.index_topk if self.shares and self.indexer is not None else 0
+        width = self.config.index_topk // (self.config.index_kpool if self.pools else 1)
+        columns = width if self.selection_is_shared() else 0
         out, chosen = _step.compiled_step(cache.number, cache.clock, hidden, mask, positions, forced, columns)
         cache.clock.add_(hidden.shape[1])
         if not cache.is_compileable:
@@ -234,6 +241,7 @@ _FAMILIES = {
     "DeepseekV32Attention": _on_smla("deepseek_v32", "DeepseekV32Attention"),
     "GlmMoeDsaAttention": _on_smla("glm_moe_dsa", "GlmMoeDsaAttention", shares=True),
     "DeepseekV4Attention": _on_smla("deepseek_v4", "DeepseekV4Attention"),
+    "Glm5NextTextAttention": _on_smla("glm5_next", "Glm5NextTextAttention", shares=True, pools=True),
 }
 REPLACEMENTS = {name: ours for name, (_, ours) in _FAMILIES.items() if ours is not None}
 ORIGINALS = {ours: base for base, ours in _FAMILIES.values() if ours is not None}
@@ -266,7 +274,7 @@ def why_not(module):
 
 def warn_of_rounded(model):
     """Warns of the first rotary module whose frequencies a conversion of the model has rounded."""
-    files = {base.__module__ for base in ORIGINALS.values()}
+    files = {base.__module__ for ours, base in ORIGINALS.items() if not ours.pools}  # pools rotate nothing
     for name, module in model.named_modules():
         if type(module).__module__ not in files:
             continue

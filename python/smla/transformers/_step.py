@@ -11,8 +11,9 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=F
     """hidden [B,S,X] -> out [B,S,X], and the selection [B,S,k] i32 on the host, where later layers
     share it (else None).
 
-    mask: of make_mask. positions: [B or 1,S] or None. forced: the selection of an earlier layer. keep: the
-    cache serves later steps. in_graph: a compiled graph moves the clock. Padding gets zeros.
+    mask: of make_mask, or [B,S] bool of GLM-5.3-Flash. positions: [B or 1,S] or None. forced: the selection
+    of an earlier layer. keep: the cache serves later steps. in_graph: a compiled graph moves the clock.
+    Padding gets zeros.
     """
     layer = module.smla_layer()
     batch, steps, _ = hidden.shape
@@ -30,11 +31,13 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=F
         forced = None
     elif forced is None:
         raise refused("prev_topk_indices", "None", "the selection of an earlier layer")
-    selects = kind == "dsa" and module.shares
+    selects = module.selection_is_shared()
     chosen = torch.full((batch, steps, layer.info["topk"]), -1, dtype=torch.int32) if selects else None
     out = torch.empty_like(hidden) if whole else torch.zeros_like(hidden)
     with cache.step():
-        if positions is not None and not kind.startswith("dsa"):
+        if module.pools:
+            positions = None  # nothing is rotated
+        elif positions is not None and not kind.startswith("dsa"):
             _check_order(cache, positions, real)
             positions = None
         for first in range(0, steps, width):
