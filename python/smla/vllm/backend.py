@@ -7,15 +7,30 @@ import torch
 from vllm.v1.attention.backend import AttentionBackend, MultipleOf
 
 from . import registered_name
-from .impl import SmlaSparseImpl
-from .metadata import SmlaSparseMetadataBuilder
 
 __all__ = ["SmlaSparseBackend"]
+_PARENTS = "vllm.model_executor.layers.attention.sparse_mla_attention"
 _RECORD_BYTES = 656  # fp8_ds_mla: 512 e4m3, 4 f32 scales, 64 bf16
 
 
+def _parts():
+    """The module with the implementation and the metadata for this vLLM."""
+    try:
+        parents = importlib.import_module(_PARENTS)
+    except ModuleNotFoundError as error:
+        if error.name is None or not _PARENTS.startswith(error.name):
+            raise
+        parents = None
+    return importlib.import_module(
+        f"{__package__}.{'impl' if hasattr(parents, 'SparseMLACommonMetadata') else 'legacy.impl'}"
+    )
+
+
+_impl = _parts()
+
+
 class SmlaSparseBackend(AttentionBackend):
-    """Sparse MLA of V3.2 and GLM-5.x through smla.Backend: any page size, head count and list width."""
+    """Sparse MLA of V3.2, GLM-5.x and GLM-5.3-Flash: any page size, head count and list width."""
 
     accept_output_buffer: bool = True
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.bfloat16, torch.float32]
@@ -27,12 +42,12 @@ class SmlaSparseBackend(AttentionBackend):
         return registered_name()
 
     @staticmethod
-    def get_impl_cls() -> type[SmlaSparseImpl]:
-        return SmlaSparseImpl
+    def get_impl_cls() -> type:
+        return _impl.SmlaSparseImpl
 
     @staticmethod
-    def get_builder_cls() -> type[SmlaSparseMetadataBuilder]:
-        return SmlaSparseMetadataBuilder
+    def get_builder_cls() -> type:
+        return _impl.SmlaSparseMetadataBuilder
 
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec=None) -> list:
@@ -40,8 +55,15 @@ class SmlaSparseBackend(AttentionBackend):
         return [MultipleOf(1)]
 
     @classmethod
+    def customize_spec(cls, spec: Any) -> Any:
+        """Pages are whole records apart, because vLLM numbers records through all pages."""
+        utils: Any = importlib.import_module("vllm.v1.attention.backends.mla.sparse_utils")
+        align = getattr(utils, "align_blocks_to_rows", None)
+        return spec if align is None else align(spec)
+
+    @classmethod
     def get_supported_head_sizes(cls) -> list[int]:
-        return [576]
+        return _impl.HEAD_SIZES
 
     @classmethod
     def is_mla(cls) -> bool:
@@ -66,15 +88,11 @@ class SmlaSparseBackend(AttentionBackend):
         from vllm.config import get_current_vllm_config
 
         config = get_current_vllm_config()
-        if config.model_config is not None:
-            model = config.model_config.hf_text_config
-            if not hasattr(model, "index_topk"):
-                return "smla needs a model with index_topk in its config"
-            pool = getattr(model, "index_kpool", 1)  # of GLM-5.3-Flash, whose head size is 512
-            if pool != 1:
-                return f"index_kpool: got {pool}, smla wants 1: it selects tokens, not pools of tokens"
-        if getattr(getattr(config, "attention_config", None), "hisparse_config", None) is not None:
-            return "smla reads caches on the GPU alone: no HiSparse"
+        if config.model_config is not None and not hasattr(config.model_config.hf_text_config, "index_topk"):
+            return "smla needs a model with index_topk in its config"
+        attention = getattr(config, "attention_config", None)
+        if getattr(attention, "hisparse_config", None) is not None and not _impl.FINDS_ROWS:
+            return "hisparse_config: smla needs vLLM 0.33 for HiSparse"
         return None
 
     # vLLM 0.25 asks for the shape; 0.32 and later know it from the layer.

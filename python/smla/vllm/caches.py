@@ -1,11 +1,49 @@
 """Calls with vLLM's tensors, prepared once for all steps and layers of equal layout. Requires PyTorch."""
 
+import math
 from typing import Any
+
+import torch
 
 from .._handles import Bounded
 from ..call import Call
+from ..errors import invalid
 
 _writes = Bounded()
+_MANY_TOKENS = 64  # from here on two views cost less than torch.cat loses by copying 2 bytes at a time
+
+
+def joined(q: torch.Tensor | tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Returns queries whose parts may be in two tensors, [T,H,latent] and [T,H,rope], as one.
+
+    8192 tokens of 128 heads take 2.6 ms on an H200 if torch.cat sees bf16, and 0.7 ms if it sees 16 bytes.
+    """
+    if not isinstance(q, tuple):
+        return q
+    if not q[1].shape[-1]:
+        return q[0]
+    if q[0].shape[0] >= _MANY_TOKENS:
+        try:
+            return torch.cat([x.view(torch.complex128) for x in q], -1).view(q[0].dtype)
+        except RuntimeError:  # strides or an offset that are no multiples of 16 bytes
+            pass
+    return torch.cat(q, -1)
+
+
+def flat_pages(cache: torch.Tensor) -> torch.Tensor:
+    """Returns a cache, [nb,bs,record], whose rows are numbered through all its memory, as vLLM numbers them.
+
+    Pages may be apart, with pages of other layers between them: then the result has smaller pages.
+    """
+    pages, tokens, record = cache.shape
+    apart = cache.stride(0)
+    if pages <= 1 or apart == tokens * record:
+        return cache
+    if apart % record:
+        raise invalid("kv_cache.stride(0)", apart, f"a multiple of the record, {record}")
+    page = math.gcd(apart // record, tokens)
+    count = ((pages - 1) * apart // record + tokens) // page
+    return cache.as_strided((count, page, record), (page * record, record, 1))
 
 
 def layouts(*tensors: Any) -> tuple:

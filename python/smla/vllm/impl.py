@@ -1,48 +1,58 @@
-"""One layer's attention. Needs vLLM.
+"""One layer's attention on vLLM's base classes for sparse MLA (0.30 and later). Needs vLLM.
 
-vLLM's layer absorbs the queries, calls do_kv_cache_update and forward_mqa, and up-projects the attended
-latents.
+vLLM's layer absorbs the queries, writes the keys and up-projects the attended latents. Its base class turns
+selected positions into rows of the cache, also with decode context parallelism and HiSparse, and runs short
+prompts as dense attention. smla attends to the rows.
 """
 
-import functools
-from typing import Any
+import inspect
+from typing import Any, ClassVar
 
 import torch
-from vllm.config import get_current_vllm_config
-from vllm.v1.attention import backend as _vllm
+import torch.nn.functional as F
+from vllm.model_executor.layers.attention.sparse_mla_attention import (
+    SparseMLACommonImpl,
+    SparseMLACommonMetadata,
+    SparseMLACommonMetadataBuilder,
+)
+from vllm.v1.attention.backend import AttentionCGSupport
 
-from .. import Backend, Context, stages
+from .. import stages
 from .._handles import Bounded
+from ..call import Call
 from ..compat.vllm_ops import latent_cache
 from ..compat.vllm_ops.device_rows import local_positions
-from ..errors import unsupported
 from . import indexer as _indexer
-from .caches import layouts, moving, run, write
-from .metadata import SmlaSparseMetadata
+from .caches import flat_pages, joined, layouts, moving, run, write
+from .checks import refuse
 
-# In the first half of 2026 vLLM had a base class for sparse attention; later versions ask for `is_sparse`.
-_Base: Any = getattr(_vllm, "SparseMLAAttentionImpl", None) or _vllm.MLAAttentionImpl
-
-# Arguments of the layer that this implementation does without.
-_UNUSED = ("q_lora_rank", "qk_head_dim", "kv_b_proj", "index_group_builder", "q_pad_num_heads")
-
-# From this many tokens on smla joins the two parts of queries: torch.cat copies them 2 bytes at a time, in
-# 2.6 ms for 8192 tokens of 128 heads on an H200. For fewer tokens its one launch is quicker than smla's two.
-_MANY_TOKENS = 512
+__all__ = ["FINDS_ROWS", "HEAD_SIZES", "SmlaSparseImpl", "SmlaSparseMetadataBuilder"]
+HEAD_SIZES = [576, 512]  # 512: GLM-5.3-Flash, whose attention has no rope
+# From 0.33 on vLLM's class finds the rows; 0.30 to 0.32 leave that to each backend, with HiSparse too.
+FINDS_ROWS = hasattr(SparseMLACommonImpl, "_forward_mqa_kernel")
+_RECORD = 656  # bytes of fp8_ds_mla, which holds 64 rope channels, zeros in a model without rope
+_attends = Bounded()  # prepared calls, for all layers that are alike
 
 
-class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
-    """Attention over the positions that the model's indexer selected.
+class SmlaSparseMetadataBuilder(SparseMLACommonMetadataBuilder[SparseMLACommonMetadata]):
+    """vLLM's metadata. Requests of up to 128 or 256 tokens attend to their lists, as in vLLM's FA3 backend."""
 
-    With decode context parallelism each rank attends to the positions whose keys it holds, and vLLM merges
-    the parts by lse.
-    """
+    metadata_cls = SparseMLACommonMetadata
+    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH
 
-    is_sparse = True
-    supports_quant_query_input = False
-    supports_dense_mha_prefill = False
-    supports_pcp = False
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        heads = vllm_config.model_config.get_num_attention_heads(vllm_config.parallel_config)
+        self._init_reorder_batch_threshold(128 if heads <= 32 else 256, supports_spec_as_decode=True)
+
+
+class SmlaSparseImpl(SparseMLACommonImpl[SparseMLACommonMetadata]):
+    """Attention over the positions that the model's indexer selected."""
+
     supports_dcp = can_return_lse_for_decode = True
+    supports_quant_query_input = False
+    # The rows of a layer are found beside those of others only where several layers share a selection.
+    group_conversion_decode_only: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -56,43 +66,32 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         logits_soft_cap: float | None,
         attn_type: str,
         kv_sharing_target_layer_name: str | None,
-        topk_indice_buffer: torch.Tensor | None = None,
-        indexer: Any = None,
-        topk_indices_buffer: torch.Tensor | None = None,
-        **mla_args,
+        **mla_args: Any,
     ) -> None:
-        none = {
-            "alibi_slopes": alibi_slopes,
-            "sliding_window": sliding_window,
-            "logits_soft_cap": logits_soft_cap,
-        }
-        for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
-            setattr(self, name, mla_args.pop(name))
-        none.update((name, value) for name, value in mla_args.items() if name not in _UNUSED)
-        for name, value in none.items():
-            if value is not None and value is not False:
-                raise unsupported(name, type(value).__name__, "none: smla.vllm does not know it")
-        if getattr(attn_type, "value", attn_type) != "decoder":
-            raise unsupported("attn_type", attn_type, "decoder self-attention")
-        self._indexer = indexer
-        self._topk: Any = topk_indice_buffer if topk_indices_buffer is None else topk_indices_buffer
-        if self.topk_indices_buffer is None:
-            raise unsupported("indexer", None, "one, or its buffer: a model with index_topk")
-        self.num_heads, self.head_size, self.num_kv_heads = num_heads, head_size, num_kv_heads
-        self.scale, self.kv_cache_dtype = float(scale), kv_cache_dtype
-        parallel = get_current_vllm_config().parallel_config
-        self._interleave = getattr(parallel, "cp_kv_cache_interleave_size", 1)
-        self._backends: dict[tuple, Backend] = {}
-        self._attends = Bounded()  # prepared calls of backends, by the properties that they depend on
+        known = inspect.signature(SparseMLACommonImpl.__init__).parameters
+        selection = [mla_args.get(name) for name in ("indexer", "topk_indices_buffer")]
+        refuse(
+            attn_type,
+            next((each for each in selection if each is not None), None),
+            alibi_slopes=alibi_slopes,
+            sliding_window=sliding_window,
+            logits_soft_cap=logits_soft_cap,
+            **{name: value for name, value in mla_args.items() if name not in known},
+        )
+        super().__init__(
+            num_heads,
+            head_size,
+            scale,
+            num_kv_heads,
+            alibi_slopes,
+            sliding_window,
+            kv_cache_dtype,
+            logits_soft_cap,
+            attn_type,
+            kv_sharing_target_layer_name,
+            **{name: value for name, value in mla_args.items() if name in known},
+        )
         _indexer.install_model()
-
-    @property
-    def topk_indices_buffer(self) -> torch.Tensor:
-        """The indexer's: a draft model's indexer gets its target's buffer after this layer is made."""
-        return self._topk if self._indexer is None else self._indexer.topk_indices_buffer
-
-    def record_logical_topk_ready(self) -> None:
-        """vLLM tells that the selection is there; the stream's order is enough."""
 
     def do_kv_cache_update(
         self,
@@ -104,91 +103,77 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         k_scale: torch.Tensor,
         skip_scale: bool = False,
     ) -> None:
-        """Writes the step's keys. A profiling run has no slots or no cache, and writes nothing.
-
-        skip_scale: it is 1.
-        """
-        if slot_mapping is None or kv_cache.numel() == 0:
+        """Writes the step's keys: on a GPU by vLLM's operator, on a CPU by smla.write_kv."""
+        if not kv_cache.is_cpu or kv_cache.numel() == 0 or slot_mapping.numel() == 0:
+            given = kv_c_normed, k_pe, kv_cache, slot_mapping, kv_cache_dtype, k_scale
+            super().do_kv_cache_update(*given, skip_scale)
             return
-        if slot_mapping.ndim > 1:
-            slot_mapping = slot_mapping.flatten()
-        if not slot_mapping.data_ptr():  # no tokens
-            return
-        rope = k_pe.squeeze(1) if k_pe.ndim == 3 else k_pe
-        tail = rope if rope.shape[-1] else None
+        tail: torch.Tensor | None = k_pe.flatten(1)
+        if not k_pe.shape[-1]:
+            tail = k_pe.new_zeros(len(k_pe), 64) if kv_cache.shape[-1] == _RECORD else None
         kind = latent_cache, kv_cache_dtype, k_scale
-        write(stages.write_kv, kv_c_normed, tail, slot_mapping, kv_cache, *kind)
+        write(stages.write_kv, kv_c_normed, tail, slot_mapping.flatten(), kv_cache, *kind)
 
     def forward_mqa(
         self,
         q: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
         kv_c_and_k_pe_cache: torch.Tensor,
-        attn_metadata: SmlaSparseMetadata,
+        attn_metadata: SparseMLACommonMetadata,
         layer: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """q: absorbed, [T,H,latent + rope], or a pair of both parts. Returns [T,H,latent] and an lse.
+        """vLLM's class finds the rows. On a CPU, where it has no kernels, and before 0.33 smla.map does."""
+        cache, metadata = kv_c_and_k_pe_cache, attn_metadata
+        if FINDS_ROWS and not cache.is_cpu:
+            return super().forward_mqa(q, cache, metadata, layer)
+        tokens = (q[0] if isinstance(q, tuple) else q).shape[0]
+        topk: Any = self.topk_indices_buffer
+        interleave = metadata.cp_kv_cache_interleave_size
+        rows = stages.map(
+            local_positions(topk[:tokens], self.dcp_world_size, self.dcp_rank, interleave),
+            metadata.req_id_per_token[:tokens],
+            metadata.block_table,
+            page_tokens=metadata.block_size,
+            page_rows=cache.stride(0) // cache.shape[-1],
+        )
+        step = {"layer": layer, "block_size": metadata.block_size, "is_decode": False}
+        return self._forward_mqa_kernel(q, cache, rows, None, **step)
 
-        lse: [T,H] f32, natural, of this rank's part; None without decode context parallelism.
+    def _forward_mqa_kernel(
+        self,
+        q: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        kv_cache: torch.Tensor,
+        topk_indices: torch.Tensor,
+        valid_counts: torch.Tensor | None,
+        *,
+        layer: Any,
+        block_size: int,
+        is_decode: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """q: absorbed, [T,H,latent + rope], or a pair of both parts. topk_indices: [T,K] i32, rows of the
+        cache, counted through all pages; holes are -1. valid_counts: [T] i32, rows before the holes, or None.
+        Returns [T,H,latent] and, with decode context parallelism, the natural lse, [T,H] f32.
         """
-        q, rope = q if isinstance(q, tuple) else (q, None)
-        if rope is not None and q.shape[0] < _MANY_TOKENS:
-            q, rope = torch.cat((q, rope), -1), None
-        cache, scale, step = kv_c_and_k_pe_cache, layer._k_scale, attn_metadata.step
-        topk = self.topk_indices_buffer
+        q, rows, scale = joined(q), topk_indices, layer._k_scale
+        if kv_cache.shape[-1] == _RECORD and q.shape[-1] == self.kv_lora_rank:
+            q = F.pad(q, (0, 64))
         tokens, heads, _ = q.shape
         out, lse = q.new_empty(tokens, heads, self.kv_lora_rank), None
-        if self.dcp_world_size > 1:  # only the keys of this rank
+        if self.need_to_return_lse_for_decode:
             lse = q.new_empty(tokens, heads, dtype=torch.float32)
-            topk = local_positions(topk[:tokens], self.dcp_world_size, self.dcp_rank, self._interleave)
         if tokens == 0:
             return out, lse
-        key = (step.handle, layouts(q, rope, topk, lse, cache))
-        attend = self._attends.get(key)
+        cache = flat_pages(kv_cache)
+        layout = layouts(q, rows, valid_counts, out, lse, cache)
+        key = (q.get_device(), self.kv_cache_dtype, self.scale, layout)
+        attend = _attends.get(key)
         if attend is None:
             described = latent_cache(cache, self.kv_cache_dtype, scale)
-            backend = self._backend_for(step.backend, heads, q.dtype, described.format)
-            tensors: dict[str, Any] = {"q": q, "q_pe": rope, "topk_indices": topk[:tokens], "out": out}
-            tensors.update(lse=lse, kv_cache=described)
-            attend = backend.call(step, moving(tensors, "kv_cache"), **tensors)
-            self._attends.keep(key, attend)
-        run(attend, scale, q, rope, topk, out, lse, cache)
+            tensors = {"q": q, "rows": rows, "lengths": valid_counts, "out": out, "lse": lse}
+            tensors["cache"] = described
+            # As vLLM's own backends compute: keys of fp8_ds_mla may be rounded.
+            precision = "rounded" if self.kv_cache_dtype == "fp8_ds_mla" else "default"
+            numbers = {"softmax_scale": self.scale, "precision": precision}
+            attend = Call(stages.attend, moving(tensors, "cache"), **tensors, **numbers)
+            _attends.keep(key, attend)
+        run(attend, scale, q, rows, valid_counts, out, lse, cache)
         return out, lse
-
-    def forward_mha(self, *_args, **_named) -> None:
-        raise unsupported("forward_mha", "a call", "none: all tokens go through forward_mqa")
-
-    def _backend_for(self, built, heads, dtype, record) -> Backend:
-        """The backend whose metadata are built, with this layer's scale and record."""
-        key = (heads, dtype, record)
-        if key not in self._backends:
-            self._backends[key] = _backend_of_layers(
-                built.context,
-                built.info["name"],
-                heads=heads,
-                kv_lora_rank=self.kv_lora_rank,
-                rope_dim=self.qk_rope_head_dim or -1,
-                nope_dim=self.qk_nope_head_dim,
-                v_head_dim=self.v_head_dim,
-                topk=self.topk_indices_buffer.shape[1],
-                softmax_scale=self.scale,
-                dtype=str(dtype).removeprefix("torch."),
-                kv_cache_dtype=record.name.lower(),
-            )
-        return self._backends[key]
-
-
-@functools.lru_cache
-def _backend_of_layers(context: Context, name: str, *, kv_cache_dtype: str, **dims) -> Backend:
-    """One backend for all layers that are alike: they share the plans of its calls."""
-    return Backend(
-        name,
-        "dsa",
-        context=context,
-        max_tokens=1,  # bounds metadata, and this backend builds none
-        max_requests=1,
-        max_seq_len=1,
-        kv_cache_dtype=kv_cache_dtype,
-        # As vLLM's own backend computes: keys may be rounded.
-        precision="rounded" if kv_cache_dtype == "fp8_656" else "default",
-        **dims,
-    )

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadata, AttentionMetadataBuilder
 
-from .. import Backend, Metadata, PlanGroup
-from ..context import default_context
+from ... import Backend, Metadata, PlanGroup
+from ...context import default_context
 
 __all__ = ["SmlaSparseMetadata", "SmlaSparseMetadataBuilder"]
 
