@@ -53,8 +53,10 @@ OTHERS = """
     transformers._columns.Once transformers._columns._Mask transformers._mask.NoPadding
     transformers._modules.Defaults
     transformers._modules.OnSmla transformers._modules.Options transformers._plain.Marks
-    vllm.backend.SmlaSparseBackend vllm.impl.SmlaSparseImpl vllm.indexer_calls.Operations
-    vllm.indexer_calls.PackKernel vllm.metadata.SmlaSparseMetadata vllm.metadata.SmlaSparseMetadataBuilder
+    vllm.attend.Attends vllm.backend.SmlaSparseBackend vllm.impl.SmlaSparseImpl
+    vllm.impl.SmlaSparseMetadataBuilder vllm.indexer_calls.Operations vllm.indexer_calls.PackKernel
+    vllm.legacy.impl.SmlaSparseImpl vllm.legacy.metadata.SmlaSparseMetadata
+    vllm.legacy.metadata.SmlaSparseMetadataBuilder
 """.split()
 PLAIN_BASES = {"NamedTuple", "IntEnum", "Enum", "Structure", "Exception", "Error", "Protocol", "TypedDict"}
 PLAIN_BASES |= {"BackendNumbers", "Maxima"}  # typed dicts

@@ -17,7 +17,9 @@ torch = pytest.importorskip("torch")
 import smla
 import smla.vllm as plugin
 from vllm_world import INTERFACE, impl, signature
+from vllm_world import legacy as legacy
 from vllm_world import vllm as vllm
+from vllm_world import with_parents as with_parents
 
 
 def test_importing_needs_neither_vllm_nor_torch():
@@ -64,7 +66,7 @@ def test_register_without_a_registry(monkeypatch, caplog):
 def parts(vllm):
     return {
         "backend": vllm.backend.SmlaSparseBackend,
-        "builder": vllm.metadata.SmlaSparseMetadataBuilder,
+        "builder": vllm.impl.SmlaSparseMetadataBuilder,
         "impl": vllm.impl.SmlaSparseImpl,
     }
 
@@ -81,6 +83,7 @@ def test_nothing_abstract_is_left(vllm, part):
 def test_what_layers_read_of_the_impl_is_there(vllm):
     facts = vllm.facts["impl"]
     there = own_members(vllm.impl.SmlaSparseImpl) | set(vars(impl(vllm))) | set(facts["provides"])
+    there |= set((vllm.facts["parents"] or {"provides": []})["provides"])
     asked = set(facts["reads"]) | {name for name, *_ in facts["calls"]}
     assert asked - there <= set(INTERFACE["never reached"])
 
@@ -88,7 +91,8 @@ def test_what_layers_read_of_the_impl_is_there(vllm):
 @pytest.mark.parametrize("part", ["backend", "impl"])
 def test_methods_take_the_calls_that_vllm_makes(vllm, part):
     cls, bound_to_us = parts(vllm)[part], 0
-    for name, *arguments in vllm.facts[part]["calls"]:
+    parents = vllm.facts["parents"] if part == "impl" else None
+    for name, *arguments in vllm.facts[part]["calls"] + (parents or {"kernel_calls": []})["kernel_calls"]:
         if name not in own_members(cls):
             continue  # the base's own, or never reached
         method = inspect.getattr_static(cls, name)
@@ -97,7 +101,7 @@ def test_methods_take_the_calls_that_vllm_makes(vllm, part):
         keywords = {argument[:-1]: 0 for argument in arguments if argument.endswith("=")}
         inspect.signature(getattr(cls, name)).bind(*bound, *positional, **keywords)
         bound_to_us += 1
-    assert bound_to_us >= 3
+    assert bound_to_us >= 2
 
 
 @pytest.mark.parametrize("part", ["backend", "builder", "impl"])
@@ -108,17 +112,18 @@ def test_parameters_have_the_names_of_the_interface(vllm, part):
         got = got if isinstance(inspect.getattr_static(cls, name), staticmethod) else got[1:]
         want = list(signature(wanted).parameters.values())[1:]
         if name == "__init__" and part == "impl":  # by keyword, and more of them
-            takes = {p.name for p in got} | {"kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"}
-            takes |= {"v_head_dim", *vllm.impl._UNUSED}
+            parents = vllm.facts["parents"]
+            more = [*getattr(vllm.impl, "_UNUSED", ()), *(parents["constructor"] if parents else ())]
+            takes = {p.name for p in got} | {"kv_lora_rank"} | {name.partition("=")[0] for name in more}
             assert {p.name for p in want} <= takes
         else:
             assert [(p.name, p.default) for p in got] == [(p.name, p.default) for p in want]
 
 
-def test_metadata_have_the_fields_that_layers_read(vllm):
-    ours = vllm.metadata.SmlaSparseMetadata
+def test_metadata_have_the_fields_that_layers_read(legacy):
+    ours = sys.modules["smla.vllm.legacy.metadata"].SmlaSparseMetadata
     names = {*ours.__dataclass_fields__, *vars(ours)}
-    assert set(vllm.facts["metadata"]["reads"]) - names <= set(INTERFACE["never reached"])
+    assert set(legacy.facts["metadata"]["reads"]) - names <= set(INTERFACE["never reached"])
     # and those of the published backend for V3.2
     assert names >= {
         "num_reqs",
@@ -129,6 +134,12 @@ def test_metadata_have_the_fields_that_layers_read(vllm):
         "block_table",
     }
     assert names >= {"req_id_per_token", "seq_lens", "block_size", "topk_tokens"}
+
+
+def test_metadata_of_vllms_own_have_the_fields_that_smla_reads(with_parents):
+    names = set(with_parents.facts["parents"]["metadata"])
+    assert names >= {"req_id_per_token", "block_table", "block_size", "cp_kv_cache_interleave_size"}
+    assert with_parents.impl.SmlaSparseMetadataBuilder.metadata_cls.__name__ == "SparseMLACommonMetadata"
 
 
 def test_fp8_means_the_record_of_656_bytes(vllm):
@@ -168,19 +179,29 @@ def test_what_the_backend_says_of_itself(vllm):
     assert backend.supports_combination(576, torch.bfloat16) is None
     assert [size.base for size in backend.get_supported_kernel_block_sizes()] == [1]
     assert [size.base for size in backend.get_supported_kernel_block_sizes(SimpleNamespace())] == [1]
+    parents = vllm.facts["parents"]
     vllm.config.attention_config = SimpleNamespace(hisparse_config="on")
-    assert "HiSparse" in backend.supports_combination(576, torch.bfloat16)
+    said = backend.supports_combination(576, torch.bfloat16)
+    assert said is None if parents and parents["kernel_calls"] else "HiSparse" in said
     del vllm.config.attention_config
     model = vllm.config.model_config.hf_text_config
-    for pool in (1, 16):
-        model.index_kpool = pool
-        said = backend.supports_combination(512, torch.bfloat16)
-        assert said == (
-            None if pool == 1 else "index_kpool: got 16, smla wants 1: it selects tokens, not pools of tokens"
-        )
-    assert 512 not in backend.get_supported_head_sizes()
+    model.index_kpool = 16  # of GLM-5.3-Flash, whose head size is 512
+    assert backend.supports_combination(512, torch.bfloat16) is None
+    assert backend.get_supported_head_sizes() == ([576, 512] if parents else [576])
+    assert backend.customize_spec("spec") == "spec"
+    utils = sys.modules["vllm.v1.attention.backends.mla.sparse_utils"]
+    utils.align_blocks_to_rows = lambda spec: f"aligned {spec}"
+    assert backend.customize_spec("spec") == "aligned spec"
     del model.index_topk
     assert "index_topk" in backend.supports_combination(576, torch.bfloat16)
+
+
+def test_prompts_and_parallelism_are_vllms_where_its_classes_have_them(vllm):
+    ours, parents = vllm.impl.SmlaSparseImpl, vllm.facts["parents"]
+    refused = {name for name in ("supports_pcp", "supports_dense_mha_prefill") if vars(ours).get(name) is False}
+    assert refused == (set() if parents else {"supports_pcp", "supports_dense_mha_prefill"})
+    assert ("forward_mha" in own_members(ours)) == (parents is None)
+    assert ours.supports_dcp and ours.can_return_lse_for_decode
 
 
 def test_the_hook_covers_the_classes_of_each_version(vllm):

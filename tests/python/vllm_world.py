@@ -7,7 +7,6 @@ vLLM's sources); vllm_interface.json has what no script can read.
 import abc
 import enum
 import importlib
-import inspect
 import json
 import os
 import sys
@@ -20,6 +19,8 @@ from conftest import ROOT
 
 torch = pytest.importorskip("torch")
 
+import vllm_parents
+from vllm_parents import signature
 
 INTERFACE = json.loads((ROOT / "tests/python/vllm_interface.json").read_text())
 # scripts/vllm_check names another version's facts.
@@ -27,11 +28,6 @@ FACTS_FILES = [Path(path) for path in [os.environ.get("SMLA_VLLM_FACTS")] if pat
     (ROOT / "tests/python/vllm").glob("*.json")
 )
 FACTS = [json.loads(path.read_text()) for path in FACTS_FILES]
-
-
-def signature(parameters):
-    """A signature of "name", "name=default" and "name=" (by keyword)."""
-    return eval(f"inspect.signature(lambda {', '.join(['self', *parameters])}: None)", {"inspect": inspect})
 
 
 def base(name, abstract, **members):
@@ -146,6 +142,7 @@ def modules_of(facts, registry, config):
         "MultipleOf": type("MultipleOf", (), {"__init__": lambda self, base: setattr(self, "base", base)}),
         facts["impl"]["base"]: impl_base(facts["impl"]),
     }
+    parents = vllm_parents.members(facts, backend[facts["impl"]["base"]], backend["AttentionMetadataBuilder"])
     members = {"AttentionBackendEnum": registry.enum, "register_backend": registry.register_backend}
     return {
         "vllm": {},
@@ -160,18 +157,30 @@ def modules_of(facts, registry, config):
         "vllm.model_executor.layers.attention.mla_attention": {
             "_canonicalize_sparse_mla_kv_cache_dtype": lambda attn_backend, kv_cache_dtype: kv_cache_dtype
         },
+        **parents,
         "vllm.v1": {},
         "vllm.v1.attention": {},
         "vllm.v1.attention.backend": backend,
         "vllm.v1.attention.backends": {},
+        "vllm.v1.attention.backends.mla": {},
+        "vllm.v1.attention.backends.mla.sparse_utils": {},
         "vllm.v1.attention.backends.registry": members,
     }
 
 
-@pytest.fixture(params=FACTS, ids=lambda facts: facts["version"])
-def vllm(request, monkeypatch):
+def of_versions(condition):
+    """A fixture with stand-ins of each version whose facts meet the condition."""
+    chosen = [facts for facts in FACTS if condition(facts)]
+
+    @pytest.fixture(params=chosen, ids=[facts["version"] for facts in chosen])
+    def stand_ins(request, monkeypatch):
+        yield from world(request.param, monkeypatch)
+
+    return stand_ins
+
+
+def world(facts, monkeypatch):
     """Stand-ins of one version of vLLM. Gives its facts, registry, config, and smla's modules over them."""
-    facts = request.param
     registry = Registry(INTERFACE["registry"]["members"], facts["registry"]["takes_names"])
     text_config = SimpleNamespace(
         index_topk=11, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128
@@ -187,7 +196,8 @@ def vllm(request, monkeypatch):
         context=SimpleNamespace(attn_metadata=None),
     )
     PLATFORM.be(0, 0)
-    ours = [f"smla.vllm.{name}" for name in ("backend", "impl", "metadata", "hybrid", "indexer")]
+    folder = "legacy." if facts["parents"] is None else ""
+    ours = [f"smla.vllm.{name}" for name in ("backend", f"{folder}impl", "hybrid", "indexer")]
     for name, members in modules_of(facts, registry, config).items():
         module = types.ModuleType(name)
         module.__dict__.update(members)
@@ -195,14 +205,21 @@ def vllm(request, monkeypatch):
         parent, _, child = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], child, module)
-    for name in ours:
+    for name in [*ours, "smla.vllm.legacy.metadata"]:
         monkeypatch.delitem(sys.modules, name, raising=False)
     loaded = {name.rpartition(".")[2]: importlib.import_module(name) for name in ours}
     yield SimpleNamespace(facts=facts, registry=registry, config=config, **loaded)
     for library in loaded["indexer"]._libraries.values():
         library._destroy()  # else the next world's registrations are refused where something keeps this one's
-    for name in ours:
+    for name in [*ours, "smla.vllm.legacy.metadata"]:
         sys.modules.pop(name, None)
+
+
+vllm = of_versions(lambda facts: True)
+legacy = of_versions(lambda facts: facts["parents"] is None)
+either = of_versions(lambda facts: facts in (FACTS[0], FACTS[-1]))  # one of each base class
+with_parents = of_versions(lambda facts: facts["parents"] is not None)
+with_kernel = of_versions(lambda facts: bool((facts["parents"] or {}).get("kernel_calls")))
 
 
 def impl(vllm, *, heads=5, topk=None, drop=(), **changes):
@@ -229,7 +246,7 @@ def impl(vllm, *, heads=5, topk=None, drop=(), **changes):
 
 def builder(vllm, page, device="cpu"):
     spec = SimpleNamespace(block_size=page)
-    return vllm.metadata.SmlaSparseMetadataBuilder(spec, ["layer"], vllm.config, torch.device(device))
+    return vllm.impl.SmlaSparseMetadataBuilder(spec, ["layer"], vllm.config, torch.device(device))
 
 
 def ints(rng, low, high, *shape):

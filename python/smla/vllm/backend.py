@@ -7,10 +7,10 @@ import torch
 from vllm.v1.attention.backend import AttentionBackend, MultipleOf
 
 from . import registered_name
+from .caches import RECORD
 
 __all__ = ["SmlaSparseBackend"]
 _PARENTS = "vllm.model_executor.layers.attention.sparse_mla_attention"
-_RECORD_BYTES = 656  # fp8_ds_mla: 512 e4m3, 4 f32 scales, 64 bf16
 
 
 def _parts():
@@ -101,7 +101,7 @@ class SmlaSparseBackend(AttentionBackend):
         num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, cache_dtype_str: str = "auto"
     ) -> tuple[int, ...]:
         """[pages, tokens per page, record]: bytes for fp8_ds_mla, else values."""
-        return num_blocks, block_size, _RECORD_BYTES if cache_dtype_str == "fp8_ds_mla" else head_size
+        return num_blocks, block_size, RECORD if cache_dtype_str == "fp8_ds_mla" else head_size
 
 
 def _let_fp8_mean_ds_mla() -> None:

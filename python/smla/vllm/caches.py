@@ -9,6 +9,7 @@ from .._handles import Bounded
 from ..call import Call
 from ..errors import invalid
 
+RECORD = 656  # bytes of fp8_ds_mla: 512 e4m3, 4 f32 scales, 64 bf16, which are 0 in a model without rope
 _writes = Bounded()
 _MANY_TOKENS = 64  # from here on two views cost less than torch.cat loses by copying 2 bytes at a time
 

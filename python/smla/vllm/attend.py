@@ -1,0 +1,125 @@
+"""What an implementation does in each layer, whatever its base class: write keys, attend. Needs PyTorch."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from .. import stages
+from .._handles import Bounded
+from ..call import Call
+from ..compat.vllm_ops import latent_cache
+from ..compat.vllm_ops.device_rows import local_positions
+from ..errors import unsupported
+from .caches import RECORD, flat_pages, joined, layouts, moving, run, write
+
+_calls = Bounded()  # prepared calls, for all layers that are alike
+_ROPE = 64  # channels behind the latent in RECORD
+
+
+def refuse(attn_type: Any, selections: list, **features: Any) -> None:
+    """Raises for an encoder, for a layer without any of the selections, and for features that are not off."""
+    for name, value in features.items():
+        if value is not None and value is not False:
+            raise unsupported(name, type(value).__name__, "none: smla.vllm does not know it")
+    if getattr(attn_type, "value", attn_type) != "decoder":
+        raise unsupported("attn_type", attn_type, "decoder self-attention")
+    if all(each is None for each in selections):
+        raise unsupported("indexer", None, "one, or its buffer: a model with index_topk")
+
+
+class Attends:
+    """Methods of vLLM's layers that every version calls. The class beside it has the attributes."""
+
+    supports_dcp = can_return_lse_for_decode = True
+    supports_quant_query_input = False
+    dcp_rank: int
+    dcp_world_size: int
+    kv_cache_dtype: str
+    kv_lora_rank: int
+    scale: float
+    topk_indices_buffer: torch.Tensor
+
+    def do_kv_cache_update(
+        self,
+        kv_c_normed: torch.Tensor,
+        k_pe: torch.Tensor,
+        kv_cache: torch.Tensor,
+        slot_mapping: torch.Tensor | None,
+        kv_cache_dtype: str,
+        k_scale: torch.Tensor,
+        skip_scale: bool = False,
+    ) -> None:
+        """Writes the step's keys. A profiling run has no slots or no cache, and writes nothing.
+
+        skip_scale: it is 1.
+        """
+        if slot_mapping is None or kv_cache.numel() == 0:
+            return
+        slot_mapping = slot_mapping.flatten()
+        if not slot_mapping.data_ptr():  # no tokens
+            return
+        rope = k_pe.flatten(1)
+        if not rope.shape[-1] and kv_cache.shape[-1] == RECORD:
+            rope = rope.new_zeros(rope.shape[0], _ROPE)
+        tail = rope if rope.shape[-1] else None
+        kind = latent_cache, kv_cache_dtype, k_scale
+        write(stages.write_kv, kv_c_normed, tail, slot_mapping, kv_cache, *kind)
+
+    def attend_to_selection(
+        self, q: Any, cache: torch.Tensor, metadata: Any, layer: Any, interleave: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """forward_mqa where vLLM leaves it to the backend to find the rows of selected positions."""
+        tokens = (q[0] if isinstance(q, tuple) else q).shape[0]
+        topk = self.topk_indices_buffer[:tokens]
+        if self.dcp_world_size > 1:  # only the keys of this rank
+            topk = local_positions(topk, self.dcp_world_size, self.dcp_rank, interleave)
+        request, table = metadata.req_id_per_token[:tokens], metadata.block_table
+        rows, page = topk.new_empty(topk.shape), metadata.block_size
+        if tokens:
+            key = (stages.map, cache.get_device(), page, layouts(topk, request, table, rows))
+            call = _calls.get(key)
+            if call is None:
+                tensors = {"positions": topk, "request_of_token": request, "block_table": table, "rows": rows}
+                call = _calls.keep(key, Call(stages.map, list(tensors), **tensors, page_tokens=page))
+            run(call, None, topk, request, table, rows)
+        return self._attend(joined(q), cache, rows, None, layer._k_scale)
+
+    def _forward_mqa_kernel(
+        self,
+        q: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        kv_cache: torch.Tensor,
+        topk_indices: torch.Tensor,
+        valid_counts: torch.Tensor | None,
+        *,
+        layer: Any,
+        block_size: int,
+        is_decode: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """q: absorbed, [T,H,latent + rope], or a pair of both parts. topk_indices: [T,K] i32, rows of the
+        cache, numbered through its memory; holes are -1. valid_counts: [T] i32, rows in front of the holes,
+        or None. Returns [T,H,latent] and, with decode context parallelism, the natural lse, [T,H] f32.
+        """
+        return self._attend(joined(q), flat_pages(kv_cache), topk_indices, valid_counts, layer._k_scale)
+
+    def _attend(self, q, cache, rows, lengths, scale):
+        if cache.shape[-1] == RECORD and q.shape[-1] == self.kv_lora_rank:
+            q = F.pad(q, (0, _ROPE))
+        tokens, heads, _ = q.shape
+        out, lse = q.new_empty(tokens, heads, self.kv_lora_rank), None
+        if self.dcp_world_size > 1:
+            lse = q.new_empty(tokens, heads, dtype=torch.float32)
+        if tokens == 0:
+            return out, lse
+        layout = layouts(q, rows, lengths, out, lse, cache)
+        key = (stages.attend, q.get_device(), self.kv_cache_dtype, self.scale, layout)
+        call = _calls.get(key)
+        if call is None:
+            tensors: dict[str, Any] = {"q": q, "rows": rows, "lengths": lengths, "out": out, "lse": lse}
+            tensors["cache"] = latent_cache(cache, self.kv_cache_dtype, scale)
+            # As vLLM's own backends compute: keys of fp8_ds_mla may be rounded.
+            precision = "rounded" if self.kv_cache_dtype == "fp8_ds_mla" else "default"
+            numbers = {"softmax_scale": self.scale, "precision": precision}
+            call = _calls.keep(key, Call(stages.attend, moving(tensors, "cache"), **tensors, **numbers))
+        run(call, scale, q, rows, lengths, out, lse, cache)
+        return out, lse
