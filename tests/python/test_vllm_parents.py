@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 import smla
 from smla.vllm import attend as attend_of_plugin
+from smla.vllm import caches as caches_of_plugin
 from vllm_parents import HotCache
 from vllm_steps import KINDS, Step, attention
 from vllm_world import batch_of, builder, impl, normal, positions_of
@@ -41,9 +42,9 @@ def kernel_calls(step, monkeypatch):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [{}, GLM], ids=["V3.2", "GLM-5.3-Flash"])
 @pytest.mark.parametrize("kind, dtype", KINDS, ids=lambda x: str(x).removeprefix("torch."))
-@pytest.mark.parametrize("page, apart", [(64, 0), (16, 2)])
+@pytest.mark.parametrize("page, apart", [(64, 0), (16, 24), (16, 32)])
 def test_decodes_and_prefill(vllm, monkeypatch, device, kind, dtype, shape, page, apart):
-    """Rows behind the counted ones name no row of the cache. Pages of other layers may be between pages."""
+    """Rows behind the counted ones name no row of the cache. Other layers' rows may be between pages."""
     step = Step(vllm, device, kind, dtype, page, apart=apart, **shape)
     made = kernel_calls(step, monkeypatch)
     out, lse = step.run()
@@ -138,6 +139,14 @@ def test_short_requests_attend_to_their_lists(with_parents):
     for heads, wanted in ((5, 128), (32, 128), (33, 256), (128, 256)):
         parallel.heads = heads
         assert builder(with_parents, 16).reorder_batch_threshold == wanted
+
+
+@pytest.mark.parametrize("pages, apart", [(1, 0), (3, 0), (4, 24), (2, 32), (3, 3)])
+def test_every_row_of_pages_apart_has_its_number(pages, apart):
+    whole = torch.arange(pages * (16 + apart) * 4).view(pages, 16 + apart, 4)
+    flat = caches_of_plugin.flat_pages(whole[:, :16]).flatten(0, 1)
+    assert len(flat) == (pages - 1) * (16 + apart) + 16  # and nothing behind them, which may be no memory
+    assert torch.equal(flat, whole.flatten(0, 1)[: len(flat)])
 
 
 def test_pages_that_are_no_whole_records_apart_are_refused(vllm):

@@ -144,6 +144,18 @@ def test_metadata_of_a_step(legacy, device):
     assert len(addresses) == 1  # captured graphs read this buffer
 
 
+def test_parts_of_queries_are_joined_bit_by_bit():
+    rng = torch.Generator().manual_seed(5)
+    for tokens in (3, 80):
+        for first in (128, 129, 130):  # of the rope part in wider rows: 16, 2 and 4 bytes divide it
+            nope = normal(rng, tokens, 5, 512, dtype=torch.bfloat16)
+            rope = normal(rng, tokens, 5, 200, dtype=torch.bfloat16)[..., first : first + 64]
+            got = caches_of_plugin.joined((nope, rope))
+            assert got.dtype is torch.bfloat16 and torch.equal(got, torch.cat((nope, rope), -1))
+        assert caches_of_plugin.joined((nope, rope[..., :0])) is nope
+        assert caches_of_plugin.joined(nope) is nope
+
+
 def test_a_profiling_run_writes_nothing(either):
     ours, keys = impl(either), torch.ones(2, 512, dtype=torch.bfloat16)
     rope, cache = torch.ones(2, 1, 64, dtype=torch.bfloat16), torch.zeros(2, 4, 576, dtype=torch.bfloat16)

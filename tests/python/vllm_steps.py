@@ -40,7 +40,7 @@ def attention(q, keys, rows, scale, sink=None):
 class Step:
     """A layer's step: batch, cache with the keys of earlier steps, selection, and the layer's objects.
 
-    rope: channels behind the latent. width: of the selection. apart: pages of other layers between two pages.
+    rope: channels behind the latent. width: of the selection. apart: rows of other layers between two pages.
     """
 
     def __init__(self, vllm, device, kind, dtype, page, *, seed=0, rope=64, width=13, heads=5, apart=0, **more):
@@ -52,10 +52,10 @@ class Step:
         self.topk = topk.to(device)
         pages, value = int(self.table.max()) + 2, torch.uint8 if kind.startswith("fp8") else dtype
         record = 656 if kind == "fp8_ds_mla" else 512 + rope
-        whole = torch.zeros(pages * (1 + apart), page, record, dtype=value, device=device)
+        whole = torch.zeros(pages, page + apart, record, dtype=value, device=device)
         if value is not torch.uint8:
             whole.fill_(torch.nan)  # what nobody may read
-        self.cache = whole[:: 1 + apart]
+        self.cache = whole[:, :page]
         self.layer = SimpleNamespace(_k_scale=torch.tensor(self.k_scale, device=device))
         dims = {"head_size": 512 + rope, "qk_rope_head_dim": rope}
         self.impl = impl(vllm, heads=heads, topk=self.topk, kv_cache_dtype=kind, **dims)
@@ -65,6 +65,8 @@ class Step:
         self.impl.do_kv_cache_update(
             keys, tail, self.cache, slots[:, None], kind, self.layer._k_scale, False
         )
+        if kind == "fp8_ds_mla" and not rope:
+            assert (self.cache[..., 528:] == 0).all()  # as vLLM's own backend has it
         self.metadata = builder(vllm, page, device).build(0, self.common)
         parts = (normal(rng, count, heads, n, dtype=dtype).to(device) for n in (512, rope))
         self.q = tuple(parts)
