@@ -66,12 +66,16 @@ def moving(tensors: dict, name: str) -> list[str]:
     return [*(each for each, x in tensors.items() if x is not None), *scale]
 
 
-def write(stage: Any, head, tail, slots, data, describe, dtype: Any = None, scale: Any = None) -> None:
-    """Runs stage(head, slots, cache, tail=tail); cache is describe(data, dtype, scale) or describe(data)."""
-    key = (stage, dtype, head.get_device(), layouts(head, slots, data, tail))
+def write(
+    stage: Any, head, tail, slots, data, describe, dtype: Any = None, scale: Any = None, **more: Any
+) -> None:
+    """Runs stage(head, slots, cache, tail=tail, **more); cache is describe(data, dtype, scale) or
+    describe(data).
+    """
+    key = (stage, dtype, head.get_device(), layouts(head, slots, data, tail), *more.items())
     call = _writes.get(key)
     if call is None:
         cache = describe(data) if dtype is None else describe(data, dtype, scale)
         tensors = {"head": head, "slots": slots, "cache": cache, "tail": tail}
-        call = _writes.keep(key, Call(stage, moving(tensors, "cache"), **tensors))
+        call = _writes.keep(key, Call(stage, moving(tensors, "cache"), **tensors, **more))
     run(call, scale, head, slots, data, tail)

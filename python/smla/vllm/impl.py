@@ -47,42 +47,16 @@ class SmlaSparseImpl(Attends, SparseMLACommonImpl[SparseMLACommonMetadata]):
     # Layers that share a selection share its rows in decode steps alone, as in vLLM's FA3 backend.
     group_conversion_decode_only: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        num_heads: int,
-        head_size: int,
-        scale: float,
-        num_kv_heads: int,
-        alibi_slopes: list[float] | None,
-        sliding_window: int | None,
-        kv_cache_dtype: str,
-        logits_soft_cap: float | None,
-        attn_type: str,
-        kv_sharing_target_layer_name: str | None,
-        **mla_args: Any,
-    ) -> None:
+    def __init__(self, **arguments: Any) -> None:
+        """Takes the arguments of vLLM's class, by name."""
         known = inspect.signature(SparseMLACommonImpl.__init__).parameters
+        absent = ("alibi_slopes", "sliding_window", "logits_soft_cap")
         refuse(
-            attn_type,
-            [mla_args.get(name) for name in ("indexer", "topk_indices_buffer")],
-            alibi_slopes=alibi_slopes,
-            sliding_window=sliding_window,
-            logits_soft_cap=logits_soft_cap,
-            **{name: value for name, value in mla_args.items() if name not in known},
+            arguments["attn_type"],
+            [arguments.get(name) for name in ("indexer", "topk_indices_buffer")],
+            **{name: x for name, x in arguments.items() if name in absent or name not in known},
         )
-        super().__init__(
-            num_heads,
-            head_size,
-            scale,
-            num_kv_heads,
-            alibi_slopes,
-            sliding_window,
-            kv_cache_dtype,
-            logits_soft_cap,
-            attn_type,
-            kv_sharing_target_layer_name,
-            **{name: value for name, value in mla_args.items() if name in known},
-        )
+        super().__init__(**{name: x for name, x in arguments.items() if name in known})
         _indexer.install_model()
 
     def forward_mqa(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..errors import invalid, unsupported
-from . import fused, indexer_calls
+from . import fused, indexer_calls, pooled
 
 __all__ = ["asked", "install", "install_model", "kernels_needed", "needed"]
 VARIABLE = "SMLA_VLLM_INDEXER"
@@ -30,6 +30,11 @@ KERNELS = (
     "vllm.models.deepseek_v32.common.kernels",
     "vllm.models.deepseek_v32.attention",
 )
+# The indexer of pooled keys (GLM-5.3-Flash), which from 0.33 on calls what it imported by name.
+POOLED = "vllm.models.glm5next.nvidia.sparse_indexer"
+POOLED_KERNELS = ("vllm.models.glm5next.nvidia.ops.kpool_compress", "vllm.models.glm5next.common.attention")
+POOLED_NAMES = ("fwht128_quant_fp8", "kpool_compress_and_write_cache")
+POOLED_NAMES += ("kpool_decode_update_and_maybe_write_cache_batched",)
 PACKING, PACK_KERNEL = "vllm.v1.attention.ops.common", "_PACK_SEQ_TRITON_KERNEL"
 GENERIC_MODEL = "vllm.model_executor.models.deepseek_v2"
 # Operators that vLLM 0.25 to 0.29 select with; later versions call get_indexer_topk.
@@ -83,12 +88,7 @@ def install() -> list[str]:
         if getattr(module, "mqa_logits_use_mx_scales", _no)():
             got = "1 on an sm_100 GPU, whose index cache has DeepGEMM's own scales"
             raise unsupported(VARIABLE, got, "0, or unset")
-        names = ("fp8_fp4_mqa_logits", "fp8_fp4_paged_mqa_logits", "get_indexer_topk")
-        own = {"has_deep_gemm": _yes, **{name: getattr(indexer_calls, name) for name in names}}
-        if not isinstance(module.ops, indexer_calls.Operations):
-            own["ops"] = indexer_calls.Operations(module.ops)
-            own["pack_seq_triton"] = indexer_calls.pack_seq(module.pack_seq_triton)
-        replaced += _replace(module, **own)
+        replaced += _replace_scores(module)
         # Without DeepGEMM vLLM makes no schedules for its kernels and ignores their limit of rows per call.
         replaced += _replace(importlib.import_module(METADATA), has_deep_gemm=_no)
         if not hasattr(module, "get_indexer_topk"):
@@ -103,14 +103,31 @@ def install() -> list[str]:
 
 
 def install_model() -> list[str]:
-    """Replaces the fused kernels in modules of the model, which vLLM has imported. Returns their names."""
+    """Replaces names in modules of the model, which vLLM has imported: fused kernels, and what the indexer of
+    pooled keys calls. Returns the names.
+    """
     from vllm.platforms import current_platform
 
-    if not kernels_needed(current_platform):
-        return []
-    return _replace_loaded(KERNELS, ("fused_norm_rope", "fused_q")) + _replace_loaded(
-        (GENERIC_MODEL,), ("fused_indexer_q_rope_quant",)
-    )
+    replaced = []
+    module = sys.modules.get(POOLED)
+    if hasattr(module, "fp8_fp4_mqa_logits") and needed(current_platform):
+        merge = indexer_calls.merge_dcp_topk(module.get_dcp_group)
+        replaced += _replace(module, _merge_dcp_topk_global=merge) + _replace_scores(module)
+    if kernels_needed(current_platform):
+        replaced += _replace_loaded(KERNELS, ("fused_norm_rope", "fused_q"))
+        replaced += _replace_loaded((GENERIC_MODEL,), ("fused_indexer_q_rope_quant",))
+        replaced += _replace_loaded(POOLED_KERNELS, POOLED_NAMES, pooled)
+    return replaced
+
+
+def _replace_scores(module):
+    """Replaces scores, selection and index cache where the module calls them."""
+    names = ("fp8_fp4_mqa_logits", "fp8_fp4_paged_mqa_logits", "get_indexer_topk")
+    own = {"has_deep_gemm": _yes, **{name: getattr(indexer_calls, name) for name in names}}
+    if not isinstance(module.ops, indexer_calls.Operations):
+        own["ops"] = indexer_calls.Operations(module.ops)
+        own["pack_seq_triton"] = indexer_calls.pack_seq(module.pack_seq_triton)
+    return _replace(module, **own)
 
 
 def _replace_pack_kernel(module):
@@ -136,10 +153,10 @@ def _replace(module, **own):
     return names
 
 
-def _replace_loaded(modules, names):
+def _replace_loaded(modules, names, by=fused):
     """Replaces names in those of the modules that vLLM has imported; each version has some of them."""
     found = [sys.modules[name] for name in modules if name in sys.modules]
-    return [x for module in found for x in _replace(module, **{name: getattr(fused, name) for name in names})]
+    return [x for module in found for x in _replace(module, **{name: getattr(by, name) for name in names})]
 
 
 def _replace_operators(dispatch_key):
