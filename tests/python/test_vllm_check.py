@@ -103,6 +103,21 @@ def test_vllms_own_backend_may_be_missing_and_the_plug_in_may_not(check, monkeyp
     assert len(two) == 9 and set(two) == {"skipped: 1 GPU"}
 
 
+def test_models_that_a_version_lacks_are_skipped_by_name(check, tmp_path):
+    table = check.Table()
+    runs = check.runs_of(tmp_path, table, "")
+    assert runs and not [run.name for run in runs if "GLM" in run.name]
+    assert [line["result"] for line in table.lines] == ["skipped: this vLLM has no such model"]
+    (tmp_path / "vllm/models/glm5next").mkdir(parents=True)
+    assert len(check.runs_of(tmp_path, table, "GLM")) == 5 and len(table.lines) == 1
+
+
+def test_steps_on_vllms_base_class_need_it(check):
+    table = check.Table()
+    check.parents(sys.executable, dict(os.environ), table)
+    assert table.lines[0]["result"] == "skipped: this vLLM has no base class that smla uses"
+
+
 def test_runs_are_chosen_by_name(check):
     assert [x.name for x in check.chosen(check.TOKENS, "^fp8_ds_mla")] == ["fp8_ds_mla", "fp8_ds_mla, graphs"]
 

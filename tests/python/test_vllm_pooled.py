@@ -9,6 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import smla
+from smla.compat.vllm_ops.caches import index_cache
+from smla.vllm import caches as caches_of_plugin
 from smla.vllm import indexer_calls, pooled
 from vllm_world import PLATFORM, normal
 from vllm_world import vllm as vllm
@@ -51,6 +53,8 @@ def test_prompts_write_the_pools_that_they_complete(device):
     mask = torch.tensor([True, True, True, True, False])
     cache = torch.zeros(3, PAGE, 132, dtype=torch.uint8)
     given = [x.to(device) for x in (cache, keys, scores, ape, loc)]
+    plain = given[1][:, 0].float(), None, given[4], given[0].clone()  # a call of the same layout, not rotated
+    caches_of_plugin.write(smla.stages.write_index, *plain, index_cache)
     pooled.kpool_compress_and_write_cache(*given, pool_size=POOL, write_mask=mask.to(device))
     cache = given[0].cpu()
     for n, slot in enumerate(loc.tolist()):

@@ -1,4 +1,4 @@
-"""Generates with a tiny DeepSeek-V3.2 on an installed vLLM and a GPU; scripts/vllm_check runs it.
+"""Generates with a tiny DeepSeek-V3.2 or GLM-5.3-Flash on an installed vLLM and a GPU, for scripts/vllm_check.
 
     python3 tests/python/vllm_tiny.py --backend SMLA|auto|NAME --out FILE.json
 
@@ -62,7 +62,31 @@ MODEL = {
     "v_head_dim": 128,
     "vocab_size": 4096,
 }
-PAGE = 64  # tokens
+GLM = {
+    "architectures": ["Glm5NextForCausalLM"],
+    "model_type": "glm5_next_text",
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "hidden_size": 1024,
+    "index_kpool": 16,
+    "index_kpool_always_select_tail": True,
+    "index_n_heads": 32,
+    "index_topk": 2048,
+    "intermediate_size": 2048,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 16384,
+    "moe_intermediate_size": 512,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "pad_token_id": 0,
+    "q_lora_rank": 512,
+    "qk_nope_head_dim": 256,
+    "qk_rope_head_dim": 0,
+    "torch_dtype": "bfloat16",
+    "v_head_dim": 256,
+    "vocab_size": 4096,
+}
+MODELS = {"V3.2": (MODEL, 64), "GLM-5.3-Flash": (GLM, 1024)}  # and tokens of a page: whole pages of pools
 # Sizes with which attention and selection matter: the standard deviation times sqrt(columns), by name.
 SIZES = {"lm_head": 4.0, "q_b_proj": 3.0}
 
@@ -70,6 +94,7 @@ SIZES = {"lm_head": 4.0, "q_b_proj": 3.0}
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--backend", default="SMLA", help="SMLA, auto (vLLM's choice), or a name of vLLM's")
+    parser.add_argument("--model", choices=MODELS, default="V3.2")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument(
@@ -122,8 +147,11 @@ def model_folder(given, folder):
     """A folder with the model's config.json."""
     heads = {"num_attention_heads": given.heads, "num_key_value_heads": given.heads}
     layers = {"num_hidden_layers": given.layers, "first_k_dense_replace": given.layers}
+    if given.model == "GLM-5.3-Flash":  # without its layers of linear attention, which are vLLM's alone
+        layers = {"num_hidden_layers": given.layers, "mlp_layer_types": ["dense"] * given.layers}
+        layers |= {"layer_types": ["indexed_attention"] * given.layers, "indexer_types": ["full"] * given.layers}
     config = {
-        **MODEL,
+        **MODELS[given.model][0],
         **heads,
         **layers,
         "index_topk": given.topk,
@@ -237,7 +265,7 @@ def options(given, requests):
     if given.mtp:
         more["speculative_config"] = {"method": "mtp", "num_speculative_tokens": 1}
     if given.preempt:  # one page is vLLM's own
-        more["num_gpu_blocks_override"] = 1 + sum(-(-n // PAGE) for n in workloads(given)[0])
+        more["num_gpu_blocks_override"] = 1 + sum(-(-n // MODELS[given.model][1]) for n in workloads(given)[0])
     return more
 
 
@@ -256,7 +284,7 @@ def engine(given, folder):
         dtype="bfloat16",
         seed=0,
         enforce_eager=not given.graphs,
-        block_size=PAGE,
+        block_size=MODELS[given.model][1],
         kv_cache_dtype=given.kv_cache_dtype,
         max_model_len=given.max_model_len,
         max_num_seqs=max(16, requests),
