@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 torch = pytest.importorskip("torch")
-parents = pytest.importorskip("vllm.model_executor.layers.attention.sparse_mla_attention", exc_type=ImportError)
+parents = pytest.importorskip(
+    "vllm.model_executor.layers.attention.sparse_mla_attention", exc_type=ImportError
+)
 if not hasattr(parents, "SparseMLACommonMetadata"):
     pytest.skip("this vLLM has no base class that smla uses", allow_module_level=True)
 

@@ -65,9 +65,7 @@ def test_nothing_behind_the_counts_is_read(vllm):
     rows[:, :2] = torch.tensor([[5, 9], [0, -1], [1, 2]])
     counts = torch.tensor([2, 2, 0], dtype=torch.int32)
     ours, layer = impl(vllm), SimpleNamespace(_k_scale=torch.ones(1))
-    out, _ = ours._forward_mqa_kernel(
-        q, cache, rows, counts, layer=layer, block_size=page, is_decode=True
-    )
+    out, _ = ours._forward_mqa_kernel(q, cache, rows, counts, layer=layer, block_size=page, is_decode=True)
     flat = cache.flatten(0, 1).double()
     for t, listed in enumerate(([5, 9], [0], [])):
         wanted = attention(q[t], flat, listed, 192**-0.5)
@@ -77,7 +75,7 @@ def test_nothing_behind_the_counts_is_read(vllm):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("ranks, interleave, page", [(2, 1, 16), (4, 8, 8)])
 def test_ranks_of_context_parallelism_join_to_the_whole(vllm, monkeypatch, device, ranks, interleave, page):
-    """vLLM lists the rows of one rank. Its merge wants natural lse, and -inf beside 0 where a list is empty."""
+    """vLLM lists the rows of one rank. Its merge wants the natural lse; an empty list gives -inf and 0."""
     parallel = vllm.config.parallel_config
     parallel.cp_kv_cache_interleave_size, parallel.decode_context_parallel_size = interleave, ranks
     rng, heads = torch.Generator().manual_seed(ranks), 5 * ranks

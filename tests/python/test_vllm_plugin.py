@@ -198,7 +198,9 @@ def test_what_the_backend_says_of_itself(vllm):
 
 def test_prompts_and_parallelism_are_vllms_where_its_classes_have_them(vllm):
     ours, parents = vllm.impl.SmlaSparseImpl, vllm.facts["parents"]
-    refused = {name for name in ("supports_pcp", "supports_dense_mha_prefill") if vars(ours).get(name) is False}
+    refused = {
+        name for name in ("supports_pcp", "supports_dense_mha_prefill") if vars(ours).get(name) is False
+    }
     assert refused == (set() if parents else {"supports_pcp", "supports_dense_mha_prefill"})
     assert ("forward_mha" in own_members(ours)) == (parents is None)
     assert ours.supports_dcp and ours.can_return_lse_for_decode

@@ -15,9 +15,9 @@ from smla.vllm import attend as attend_of_plugin
 from smla.vllm import caches as caches_of_plugin
 from vllm_steps import E4M3, KINDS, Step, attention
 from vllm_world import INTERFACE, batch_of, builder, impl, ints, normal, positions_of
+from vllm_world import either as either
 from vllm_world import legacy as legacy
 from vllm_world import vllm as vllm
-from vllm_world import either as either
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -46,7 +46,10 @@ def test_keys_of_656_bytes_are_rounded_as_the_engine_rounds_them(either):
     cache[..., 512:528] = (1 + torch.rand(*cache.shape[:2], 4, generator=rng)).view(torch.uint8)
     cache[..., 528:] = normal(rng, *cache.shape[:2], 64, dtype=torch.bfloat16).view(torch.uint8)
     topk, q = positions_of(rng, tokens, 13, 64), normal(rng, common.num_actual_tokens, 5, 576)
-    ours, metadata = impl(either, topk=topk, kv_cache_dtype="fp8_ds_mla"), builder(either, 16).build(0, common)
+    ours, metadata = (
+        impl(either, topk=topk, kv_cache_dtype="fp8_ds_mla"),
+        builder(either, 16).build(0, common),
+    )
     out, _ = ours.forward_mqa(q, cache, metadata, SimpleNamespace(_k_scale=torch.ones(1)))
     request = torch.tensor([r for r, _ in tokens], dtype=torch.int32)
     rows = smla.map(topk[: len(tokens)], request, table, page_tokens=16)

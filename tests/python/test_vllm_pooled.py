@@ -1,4 +1,4 @@
-"""vLLM's indexer of pooled keys (GLM-5.3-Flash) on smla: kernels against float64, and what is replaced where."""
+"""vLLM's indexer of pooled keys (GLM-5.3-Flash) on smla: kernels against float64, names that are replaced."""
 
 import inspect
 import sys
@@ -130,7 +130,10 @@ def theirs(*_, **__):
 def model(vllm, monkeypatch):
     """Modules of GLM-5.3-Flash with the names of this version, or with none that smla knows."""
     facts = vllm.facts["pooled"] or {"names": ["has_deep_gemm"], "kernels": {}}
-    names = {vllm.indexer.POOLED: facts["names"], **dict.fromkeys(vllm.indexer.POOLED_KERNELS, facts["kernels"])}
+    names = {
+        vllm.indexer.POOLED: facts["names"],
+        **dict.fromkeys(vllm.indexer.POOLED_KERNELS, facts["kernels"]),
+    }
     modules = {}
     for name, members in names.items():
         modules[name] = types.ModuleType(name)
@@ -145,7 +148,9 @@ class SimpleModel:
 
     def ours(self, module):
         mine = lambda x: getattr(x, "__module__", type(x).__module__).startswith("smla.")  # noqa: E731
-        return {name for name, x in vars(module).items() if mine(x) or isinstance(x, indexer_calls.Operations)}
+        return {
+            name for name, x in vars(module).items() if mine(x) or isinstance(x, indexer_calls.Operations)
+        }
 
 
 @pytest.mark.parametrize("gpu, scores, kernels", [((8, 0), 1, 1), ((8, 9), 1, 0), ((9, 0), 0, 0)])

@@ -43,7 +43,9 @@ class Step:
     rope: channels behind the latent. width: of the selection. apart: rows of other layers between two pages.
     """
 
-    def __init__(self, vllm, device, kind, dtype, page, *, seed=0, rope=64, width=13, heads=5, apart=0, **more):
+    def __init__(
+        self, vllm, device, kind, dtype, page, *, seed=0, rope=64, width=13, heads=5, apart=0, **more
+    ):
         rng, self.kind, self.k_scale = torch.Generator().manual_seed(seed), kind, 0.05
         self.common, self.tokens, self.table, lens = batch_of(rng, page, device, **more)
         self.page, count = page, self.common.num_actual_tokens
@@ -62,9 +64,7 @@ class Step:
         every = [(r, p) for r in range(len(lens)) for p in range(int(lens[r]))]  # as earlier steps would have
         slots = torch.tensor([self.row(r, p) for r, p in every], device=device)
         keys, tail = (normal(rng, len(every), *x, dtype=dtype).to(device) for x in ((512,), (1, rope)))
-        self.impl.do_kv_cache_update(
-            keys, tail, self.cache, slots[:, None], kind, self.layer._k_scale, False
-        )
+        self.impl.do_kv_cache_update(keys, tail, self.cache, slots[:, None], kind, self.layer._k_scale, False)
         if kind == "fp8_ds_mla" and not rope:
             assert (self.cache[..., 528:] == 0).all()  # as vLLM's own backend has it
         self.metadata = builder(vllm, page, device).build(0, self.common)

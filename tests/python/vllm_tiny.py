@@ -1,4 +1,4 @@
-"""Generates with a tiny DeepSeek-V3.2 or GLM-5.3-Flash on an installed vLLM and a GPU, for scripts/vllm_check.
+"""Generates with a tiny DeepSeek-V3.2 or GLM-5.3-Flash on vLLM and a GPU; scripts/vllm_check runs it.
 
     python3 tests/python/vllm_tiny.py --backend SMLA|auto|NAME --out FILE.json
 
@@ -149,7 +149,10 @@ def model_folder(given, folder):
     layers = {"num_hidden_layers": given.layers, "first_k_dense_replace": given.layers}
     if given.model == "GLM-5.3-Flash":  # without its layers of linear attention, which are vLLM's alone
         layers = {"num_hidden_layers": given.layers, "mlp_layer_types": ["dense"] * given.layers}
-        layers |= {"layer_types": ["indexed_attention"] * given.layers, "indexer_types": ["full"] * given.layers}
+        layers |= {
+            "layer_types": ["indexed_attention"] * given.layers,
+            "indexer_types": ["full"] * given.layers,
+        }
     config = {
         **MODELS[given.model][0],
         **heads,
@@ -265,7 +268,9 @@ def options(given, requests):
     if given.mtp:
         more["speculative_config"] = {"method": "mtp", "num_speculative_tokens": 1}
     if given.preempt:  # one page is vLLM's own
-        more["num_gpu_blocks_override"] = 1 + sum(-(-n // MODELS[given.model][1]) for n in workloads(given)[0])
+        more["num_gpu_blocks_override"] = 1 + sum(
+            -(-n // MODELS[given.model][1]) for n in workloads(given)[0]
+        )
     return more
 
 

@@ -30,7 +30,7 @@ def _finds_rows(cache: torch.Tensor) -> bool:
 
 
 class SmlaSparseMetadataBuilder(SparseMLACommonMetadataBuilder[SparseMLACommonMetadata]):
-    """vLLM's metadata. Requests of up to 128 or 256 tokens attend to their lists, as in vLLM's FA3 backend."""
+    """vLLM's metadata. Requests of up to 128 or 256 tokens are decodes, as in vLLM's FA3 backend."""
 
     metadata_cls = SparseMLACommonMetadata
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH
