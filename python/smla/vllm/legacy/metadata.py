@@ -56,8 +56,9 @@ class SmlaSparseMetadataBuilder(AttentionMetadataBuilder[SmlaSparseMetadata]):
         starts, seq_lens = common.query_start_loc[: requests + 1], common.seq_lens[:requests]
         slots, table = common.slot_mapping[:tokens], common.block_table_tensor[:requests]
         of_token = self._requests[:tokens]
-        numbers = {"right": True, "out_int32": True}
-        torch.searchsorted(starts[1:].contiguous(), self._tokens[:tokens], out=of_token, **numbers)
+        torch.searchsorted(
+            starts[1:].contiguous(), self._tokens[:tokens], right=True, out_int32=True, out=of_token
+        )
         return SmlaSparseMetadata(
             num_reqs=requests,
             max_query_len=common.max_query_len,
