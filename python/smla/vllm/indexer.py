@@ -33,8 +33,11 @@ KERNELS = (
 # The indexer of pooled keys (GLM-5.3-Flash), which from 0.33 on calls what it imported by name.
 POOLED = "vllm.models.glm5next.nvidia.sparse_indexer"
 POOLED_KERNELS = ("vllm.models.glm5next.nvidia.ops.kpool_compress", "vllm.models.glm5next.common.attention")
-POOLED_NAMES = ("fwht128_quant_fp8", "kpool_compress_and_write_cache")
-POOLED_NAMES += ("kpool_decode_update_and_maybe_write_cache_batched",)
+POOLED_NAMES = (
+    "fwht128_quant_fp8",
+    "kpool_compress_and_write_cache",
+    "kpool_decode_update_and_maybe_write_cache_batched",
+)
 PACKING, PACK_KERNEL = "vllm.v1.attention.ops.common", "_PACK_SEQ_TRITON_KERNEL"
 GENERIC_MODEL = "vllm.model_executor.models.deepseek_v2"
 # Operators that vLLM 0.25 to 0.29 select with; later versions call get_indexer_topk.
@@ -109,7 +112,7 @@ def install_model() -> list[str]:
     from vllm.platforms import current_platform
 
     replaced = []
-    module = sys.modules.get(POOLED)
+    module: Any = sys.modules.get(POOLED)
     if hasattr(module, "fp8_fp4_mqa_logits") and needed(current_platform):
         merge = indexer_calls.merge_dcp_topk(module.get_dcp_group)
         replaced += _replace(module, _merge_dcp_topk_global=merge) + _replace_scores(module)

@@ -16,8 +16,8 @@ FINDS_ROWS, HEAD_SIZES = False, [576]
 # In the first half of 2026 vLLM had a base class for sparse attention; later versions ask for `is_sparse`.
 _Base: Any = getattr(_vllm, "SparseMLAAttentionImpl", None) or _vllm.MLAAttentionImpl
 # Arguments of the layer that this implementation does without.
-_UNUSED = ("q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim", "v_head_dim", "kv_b_proj")
-_UNUSED += ("index_group_builder", "q_pad_num_heads")
+_UNUSED = ["q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim", "v_head_dim", "kv_b_proj"]
+_UNUSED += ["index_group_builder", "q_pad_num_heads"]
 
 
 class SmlaSparseImpl(Attends, _Base[SmlaSparseMetadata]):
