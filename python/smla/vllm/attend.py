@@ -77,7 +77,7 @@ class Attends:
         request, table = metadata.req_id_per_token[:tokens], metadata.block_table
         rows, page = topk.new_empty(topk.shape), metadata.block_size
         if tokens:
-            key = (stages.map, cache.get_device(), page, layouts(topk, request, table, rows))
+            key = (stages.map, cache.get_device(), page, layouts(topk, table))  # all that varies
             call = _calls.get(key)
             if call is None:
                 tensors = {"positions": topk, "request_of_token": request, "block_table": table, "rows": rows}
