@@ -325,7 +325,7 @@ def test_a_step_of_v4(vllm, device, kind, ratio, made):
         num_prefill_tokens=count - decodes,
         decode_swa_indices=place(lists[:decodes, None]),
         decode_swa_lens=place(lengths),
-        prefill_swa_indices=place(lists[decodes:]) if made else None,
+        prefill_swa_indices=place(lists[decodes:, None]) if made else None,
         prefill_swa_lens=place(lengths[decodes:]) if made else None,
         token_to_req_indices=place(torch.tensor([r for r, _ in tokens] + [0] * 9, dtype=torch.int32)),
         is_valid_token=place(torch.tensor([True] * real + [False] * 9)),

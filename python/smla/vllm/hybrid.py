@@ -141,7 +141,7 @@ def _prefill_window(layer, window, part):
     """Rows and lengths of the window. vLLM computes them on some devices only."""
     if window.prefill_swa_indices is not None:
         tokens = part.stop - part.start
-        return window.prefill_swa_indices[:tokens], window.prefill_swa_lens[:tokens]
+        return window.prefill_swa_indices[:tokens].flatten(1), window.prefill_swa_lens[:tokens]  # [T,1,W]
     request = window.token_to_req_indices[part]
     token = torch.arange(part.start, part.stop, dtype=torch.int32, device=request.device)
     known = request.long()
