@@ -98,7 +98,7 @@ BackendConfig resolve_config(const BackendArgs& given) {
     SMLA_CHECK(family, "args.family", args.family,
                "SMLA_FAMILY_DSA (0), SMLA_FAMILY_HYBRID (1) or SMLA_FAMILY_HYBRID_SHARED (2)");
     if (args.kv_cache_dtype) config.cache_type = args.kv_cache_dtype;
-    args.kv_cache_dtype = nullptr;  // the caller's memory
+    args.kv_cache_dtype = nullptr;  // points to the caller's memory
     if (args.dtype == 0) args.dtype = SMLA_BF16;
     SMLA_CHECK(dtype_bit(args.dtype) & (kFloats | dtype_bit(SMLA_E4M3)), "args.dtype", args.dtype,
                "bf16, f16, f32, f64 or e4m3");

@@ -14,14 +14,14 @@ namespace smla {
 using BackendArgs = smla_backend_args;
 using ForwardArgs = smla_backend_forward_args;
 
-// What the models of a family have in common.
+// Properties that the models of a family share.
 struct FamilyTraits {
     const char* models;
-    std::span<const int32_t> ratios;  // that layers may have, in tokens per entry; 0: no entries
+    std::span<const int32_t> ratios;  // tokens per entry that layers may have; 0: no entries
     const char* ratios_text;
     int32_t window_page_tokens;  // default
 };
-const FamilyTraits* find_family(smla_family family);  // null: there is no such family
+const FamilyTraits* find_family(smla_family family);  // null if there is no such family
 
 struct BackendConfig {
     BackendArgs args{};
@@ -41,7 +41,7 @@ struct BackendConfig {
     int32_t list_columns() const;
 };
 
-// Throws if an argument makes no sense for any backend.
+// Throws if an argument is invalid for every backend.
 BackendConfig resolve_config(const BackendArgs& args);
 
 }  // namespace smla

@@ -14,8 +14,8 @@ struct Known {
     int32_t capability, multiprocessors;  // 0: unknown
     int64_t gibibytes;
 };
-// Compute capabilities that the CUDA engine has code for, with the numbers of a common GPU: A100, RTX 3090,
-// L40S, H100, B200, RTX PRO 6000, GB10.
+// Compute capabilities that the CUDA engine supports, with the numbers of a common GPU: A100, RTX 3090, L40S,
+// H100, B200, RTX PRO 6000, GB10.
 constexpr Known kKnown[] = {{80, 108, 80}, {86, 82, 24},    {87, 0, 0},  {88, 0, 0},     {89, 142, 48},
                             {90, 132, 80}, {100, 148, 180}, {103, 0, 0}, {120, 188, 96}, {121, 48, 128}};
 

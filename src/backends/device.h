@@ -1,4 +1,4 @@
-// Devices as backends see them: real, or only described.
+// Descriptions of devices for backends; a described device need not exist.
 #pragma once
 
 #include "core/device.h"
@@ -16,13 +16,13 @@ inline int32_t major_capability(const DeviceInfo& device) {
     return device.type == SMLA_CUDA ? device.capability / 10 : 0;
 }
 std::string device_name(const DeviceInfo& device);  // "cpu", "sm_90"
-// By name; see smla_describe_device.
+// Returns the description of a device by its name; see smla_describe_device.
 DeviceInfo describe_device(std::string_view name);
 
-// What a context runs on.
+// Returns the description of an existing device.
 DeviceInfo device_info(const Device& device);
 
-// The engine of this library for a device, and why this build cannot run it (empty: it can).
+// This library's engine for a device, and why this build cannot run it (empty if it can).
 struct EngineOfDevice {
     const char* name;
     std::string refusal;

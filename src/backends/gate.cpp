@@ -29,7 +29,7 @@ smla_format plain_format(smla_dtype dtype) {
     return dtype == SMLA_F64 ? SMLA_ROW_F64 : dtype == SMLA_F32 ? SMLA_ROW_F32 : SMLA_ROW_BF16;
 }
 
-// The records of a kv_cache_dtype.
+// Cache formats of a kv_cache_dtype.
 struct Records {
     smla_format cache = SMLA_FORMAT_NONE, entries = SMLA_FORMAT_NONE;
 };
@@ -48,7 +48,7 @@ Records named_records(const Backend& backend, const BackendConfig& config) {
     return {format->id, format->id};
 }
 
-// named_records(), or none where a record does not fit the model's dimensions.
+// Returns named_records(), or none if a format does not fit the model's dimensions.
 Records records_of(const Backend& backend, const BackendConfig& config) {
     const Records out = named_records(backend, config);
     const auto fits = [&](smla_format id) {

@@ -1,4 +1,4 @@
-// Why a backend cannot serve certain arguments, and why the published one would not.
+// Reasons why a backend, or its published original, does not support certain arguments.
 #pragma once
 
 #include "backends/backend.h"
@@ -8,18 +8,18 @@
 
 namespace smla {
 
-// The record of the cache, in V4 and V4.1 of the window's. NONE: the backend does not know the type, or its
-// records do not have these dimensions.
+// Returns the format of the cache (V4, V4.1: the window cache). Returns NONE if the backend does not support
+// the type, or if its formats lack these dimensions.
 smla_format cache_format(const Backend& backend, const BackendConfig& config);
-// The record of the compressed cache. NONE: as above, or the layer has no compressed cache.
+// Returns the format of the compressed cache, or NONE if it is unsupported or the layer has no such cache.
 smla_format entry_format(const Backend& backend, const BackendConfig& config);
-// Names of both records, one where they are the same; empty: NONE.
+// Returns the names of both formats, or one name if they are equal; empty for NONE.
 std::string record_names(const Backend& backend, const BackendConfig& config);
-// Why the backend cannot serve these arguments, were there an engine for the device; empty: it can.
+// Returns why the backend does not support the arguments, assuming an engine for the device.
 std::vector<std::string> config_refusals(const Backend& backend, const BackendConfig& config);
-// config_refusals(), and why no engine of this build runs on the device.
+// Returns config_refusals(), and why no engine of this build runs on the device.
 std::vector<std::string> why_not(const Backend& backend, const BackendConfig& config);
-// What the gate of the published backend would say.
+// Returns the reasons that the published backend's gate gives.
 std::vector<std::string> published_refusals(const Backend& backend, const BackendConfig& config);
 
 }  // namespace smla

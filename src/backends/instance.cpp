@@ -33,7 +33,7 @@ constexpr auto kFieldPlaces = [] {
                        fields_inside(kEntriesPlaces, offsetof(Args, entries)));
 }();
 
-// What a step does not look at may hold anything, also shapes that no tensor has.
+// Clears tensors that the step does not read; they may have any content and impossible shapes.
 void leave_out_unread(const BackendConfig& config, ForwardArgs& args) {
     if (config.kind() == LayerKind::sliding) args.kv_cache = {};
     if (config.hybrid() && !reads_selection(config.kind())) args.topk_indices = {};
@@ -73,7 +73,7 @@ smla_cache_shape BackendInstance::cache_shape(int32_t group, int64_t pages) cons
     const int64_t tokens = !hybrid      ? config.args.page_tokens
                            : compressed ? config.args.page_tokens / config.args.ratio
                                         : config.args.window_page_tokens;
-    constexpr int64_t kMaxRows = int64_t(1) << 31;  // int32 numbers them; so bytes fit int64, too
+    constexpr int64_t kMaxRows = int64_t(1) << 31;  // int32 row numbers; bytes fit int64
     SMLA_CHECK(pages >= 0 && pages <= kMaxRows / tokens, "pages", pages,
                text("0 to ", kMaxRows / tokens, ": rows that fit in int32"));
     const bool bytes = record.scale != ScaleKind::none && record.scale != ScaleKind::per_tensor;
@@ -121,13 +121,13 @@ void BackendInstance::run(const Env& env, const Metadata* metadata, const Forwar
     PlanKey key(PlanUse::step, id, args.stage_budget, env);
     key.add_address(workspace.data);
     ForwardArgs described = args;
-    described.metadata = nullptr;  // known by its fields
+    described.metadata = nullptr;  // identified by its fields
     leave_out_unread(config, described);
     key.add(described, kForwardPlaces);
     key.add(fields, kFieldPlaces);
     const bool keeps = key.add_numbers(fields.batch.parts);
     run_step(env, keeps ? &key : nullptr, args.stage_budget, workspace, records, nullptr, [&](Runner& run) {
-        // Stages look at their own arguments, some after others have written.
+        // Stages check only their own arguments, some after other stages have written.
         if (!run.sizing()) check_own_memory(kForwardPlaces, &described, workspace);
         forward(run, metadata, args);
     });

@@ -15,15 +15,15 @@ struct BackendInstance {
 
     const Backend* backend;
     BackendConfig config;
-    smla_format format, entry_format;  // of the cache (V4, V4.1: the window's) and of the compressed one
+    smla_format format, entry_format;  // formats of the (window) cache and of the compressed cache
     uint64_t id = unique_id();
-    Context* context = nullptr;  // where metadata and tensors lie; null: this machine's memory
+    Context* context = nullptr;  // where metadata and tensors are stored; null: host memory
 
     int32_t threshold() const { return 1 + config.args.speculative_tokens; }
     smla_cache_shape cache_shape(int32_t group, int64_t pages) const;
     std::unique_ptr<Metadata> metadata() const;
     size_t workspace(const Env& env, const ForwardArgs& args) const;
-    // `metadata` null: warm-up.
+    // Null `metadata` makes this a warm-up.
     void run(const Env& env, const Metadata* metadata, const ForwardArgs& args, Workspace workspace,
              StageRecords* records = nullptr) const;
 

@@ -24,7 +24,7 @@ std::string name_list() {
     return out;
 }
 
-// Whether only FlashInfer's backends were made for the cache.
+// Returns whether only FlashInfer's backends were written for the cache type.
 bool plain_hybrid_cache(const BackendConfig& config) {
     constexpr std::string_view kPlain[] = {"bfloat16", "bf16", "bf16_512", "row_bf16", "fp8_e4m3", "fp8_512"};
     return std::find(std::begin(kPlain), std::end(kPlain), config.cache_type) != std::end(kPlain);

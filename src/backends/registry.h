@@ -1,4 +1,4 @@
-// The list of backends, and which of them serves a model on a device.
+// The list of backends, and the selection of a backend for a model and a device.
 #pragma once
 
 #include "backends/instance.h"
@@ -8,7 +8,7 @@
 
 namespace smla {
 
-// Every backend, one line each, in the order of preference where nothing else decides.
+// All backends, one per line, in the default order of preference.
 #define SMLA_BACKENDS(X)        \
     X(kFlashMlaSparse)          \
     X(kSparseMlaSm120)          \
@@ -31,25 +31,25 @@ const Backend& find_backend(std::string_view name, const char* field = "backend"
 
 struct BackendVerdict {
     const Backend* backend;
-    std::vector<std::string> refusals;   // empty: it can serve the arguments
-    std::vector<std::string> published;  // what the original's gate would say
+    std::vector<std::string> refusals;   // empty if the arguments are supported
+    std::vector<std::string> published;  // reasons from the original's gate
 };
 
 struct BackendChoice {
-    const Backend* backend = nullptr;  // null: none can
+    const Backend* backend = nullptr;  // null: no backend fits
     EngineOfDevice engine;
-    std::string forced;                    // name, if one was demanded
-    std::vector<BackendVerdict> verdicts;  // of the family, in order of preference
+    std::string forced;                    // requested name, if any
+    std::vector<BackendVerdict> verdicts;  // one per backend of the family, best first
 
-    std::string line() const;  // one line for the log
+    std::string line() const;  // returns one line for the log
 };
 
-// Backends of the model's family, the preferred one for the device and cache first.
+// Returns the backends of the model's family, the preferred one for the device and cache first.
 std::vector<const Backend*> preference(const BackendConfig& config);
-// `wanted` empty: SMLA_BACKEND of the environment, if it is set. An unknown name throws; a backend that
-// cannot serve the arguments leaves `backend` null. Logs nothing: see choose_backend.
+// Selects a backend without logging. If `wanted` is empty, the environment variable SMLA_BACKEND applies, if
+// set. An unknown name throws; a backend that does not support the arguments leaves `backend` null.
 BackendChoice select_backend(const BackendConfig& config, std::string_view wanted);
-// The chosen backend, with one line in the log. Throws with every refusal if there is none.
+// Selects a backend and logs one line. Throws with every reason if there is none.
 BackendInstance choose_backend(const BackendConfig& config, std::string_view wanted);
 
 }  // namespace smla

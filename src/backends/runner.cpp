@@ -29,8 +29,7 @@ Runner::Runner(const Env& env, const StepPlan& known, Workspace workspace, Stage
 void* Runner::take(size_t bytes) {
     const size_t at = activation_bytes_;
     activation_bytes_ += round_up(bytes, kCacheLine);
-    // Where calls are checked, an address that nothing reads: null would pass for memory that a caller
-    // forgot.
+    // With checks, returns an address that is never read, because checks reject null.
     if (sizing_) return checks_ ? reinterpret_cast<void*>(kCacheLine + at) : nullptr;
     if (activation_bytes_ > activation_limit_)
         fail(SMLA_INTERNAL, "activations", text(activation_bytes_),

@@ -1,8 +1,8 @@
 // Runs the stages of a step one after the other. The same code runs twice: a sizing pass without memory adds
-// up the bytes that the step takes, then a running pass works in the caller's workspace. The workspace holds
-// the counters, scratch that all stages share, and the activations. A context keeps what the two passes found
-// (StepPlan), so a later step of the same description needs the running pass alone, and plans no call. On a
-// GPU a step that also has the addresses of earlier ones is replayed from a recording.
+// up the bytes that the step needs, then a running pass uses the caller's workspace for counters, scratch
+// shared by all stages, and activations. A context keeps the results of both passes (StepPlan), so a later
+// step with the same description only needs the running pass and plans no call. On a GPU, a step that also
+// repeats earlier addresses is replayed from a recording.
 #pragma once
 
 #include "backends/step_recordings.h"
@@ -14,7 +14,7 @@
 
 namespace smla {
 
-// What a step of one description takes: bytes of the workspace, and the plan of every call in order.
+// Plan of all steps with one description: workspace bytes, and the plan of every call in order.
 struct StepPlan {
     struct Call {
         Stage stage;
@@ -22,7 +22,7 @@ struct StepPlan {
     };
     size_t stage_bytes = 0, activation_bytes = 0;
     std::vector<Call> calls;                               // empty after a sizing pass
-    bool prepared = true;                                  // every call's plan is (CallPlan::unprepared)
+    bool prepared = true;                                  // whether no call is unprepared (CallPlan)
     std::shared_ptr<StepRecordings> recordings = nullptr;  // null until the context keeps the plan
 
     size_t total_bytes() const { return kWorkspaceHeader + stage_bytes + activation_bytes; }
@@ -33,12 +33,12 @@ public:
     // Sizing pass.
     Runner(const Env& env, size_t stage_budget, const Tap* tap)
         : env_(env), budget_(stage_budget), sizing_(true), watch_(tap) {}
-    // Running pass. `known` comes from a sizing pass over the same calls or from an earlier step, and must
+    // Running pass. `known` is from a sizing pass over the same calls or from an earlier step, and must
     // outlive the runner.
     Runner(const Env& env, const StepPlan& known, Workspace workspace, StageRecords* records, const Tap* tap);
 
     size_t total_bytes() const { return kWorkspaceHeader + stage_bytes_ + activation_bytes_; }
-    // What the pass found; a running pass knows the calls too.
+    // Returns the pass's sizes; a running pass also returns its calls.
     StepPlan plan() const {
         return {.stage_bytes = stage_bytes_,
                 .activation_bytes = activation_bytes_,
@@ -67,27 +67,29 @@ public:
     void run(ArgsOf<S> args) {
         run_one<S>(args, false);
     }
-    // The same for a call that needs nothing of the call before, nor of those that that one is beside: it
-    // reads nothing that they write, and writes nothing that they touch. A GPU may run them at the same time.
+    // Runs a call that is independent of the previous call and of the calls concurrent with the previous one:
+    // the call neither reads what they write, nor writes what they access. A GPU may run all these calls at
+    // the same time.
     template <Stage S>
     void beside(ArgsOf<S> args) {
         run_one<S>(args, true);
     }
-    // The next call is beside none: it may need what any call before wrote.
+    // Makes the next call wait for all earlier calls, whose results it may need.
     void wait_for_calls() { launched_ = false; }
 
-    // Makes a sizing pass check every call, so that a step is refused before its first stage writes. Not for
-    // a pass that asks for the size alone: tensors of a GPU's step may then be shapes on the host.
+    // Makes a sizing pass check every call, so that an error is found before the first stage writes. Passes
+    // that only compute sizes must not call this, because tensors of a GPU's step may then be shapes on the
+    // host.
     void check_calls() { checks_ = true; }
 
-    // Makes a GPU wait for each stage and record its time; without this, records of a GPU have no times.
+    // Makes a GPU wait for each stage and record its time; otherwise GPU records have no times.
     void wait_for_each_stage() { waits_ = true; }
 
-    // By which name the watch shows the entries of the next compress.
+    // Sets the name under which the watch shows the entries of the next compress.
     void name_entries(const char* name) { watch_.name_entries(name); }
-    // Whether somebody looks at tensors.
+    // Returns whether an observer reads tensors.
     bool taps() const { return watch_.sees_tensors(); }
-    // Shows a tensor that is no argument of a stage that the watch knows.
+    // Shows a tensor that is not an argument of a watched stage.
     void tap(const char* name, const Tensor& tensor) const { watch_.show(*this, name, tensor); }
 
 private:
@@ -134,7 +136,7 @@ private:
         calls_.push_back({S, planned});
         return *planned;
     }
-    // Seconds of `work`; on a GPU 0, unless each stage is waited for.
+    // Returns the seconds of `work`; on a GPU 0, unless waits_ is set.
     template <class Work>
     double time(const Work& work) const {
         const bool gpu = env_.device->type() != SMLA_CPU;
@@ -149,8 +151,8 @@ private:
     bool sizing_ = false, checks_ = false;
     const StepPlan* known_ = nullptr;
     size_t next_ = 0;                    // index in known_->calls
-    std::vector<StepPlan::Call> calls_;  // planned here, where known_ has none
-    bool launched_ = false;              // the call before gave a GPU something to do
+    std::vector<StepPlan::Call> calls_;  // planned in this pass, unless known_ has calls
+    bool launched_ = false;              // whether the previous call launched GPU work
     bool prepared_ = true;
     char* activations_ = nullptr;
     size_t activation_limit_ = 0;
@@ -159,8 +161,8 @@ private:
     StepWatch watch_;
 };
 
-// Replays a step of a known plan; records it first when it has come with the same addresses often enough.
-// False: the caller has to run the step. A stream that is being captured gets the launches themselves.
+// Replays a step of a known plan; first records it if its addresses have been repeated often enough. Returns
+// false if the caller must run the step, as for a stream that is being captured.
 template <class Forward>
 bool replay_step(const Env& env, const PlanKey& key, const StepPlan& plan, Workspace workspace,
                  StageRecords* records, const Forward& forward) {
@@ -182,8 +184,8 @@ bool replay_step(const Env& env, const PlanKey& key, const StepPlan& plan, Works
     return recordings.replay(addresses, env.stream, records);
 }
 
-// Runs a step, whose stages forward(runner) calls one after the other. With a key the context keeps the
-// step's plan; with a null key every step is planned anew.
+// Runs a step, whose stages forward(runner) calls one after the other. With a key, the context keeps the
+// step's plan; with a null key, every step is planned.
 template <class Forward>
 void run_step(const Env& env, const PlanKey* key, size_t stage_budget, Workspace workspace,
               StageRecords* records, const Tap* tap, const Forward& forward) {

@@ -10,8 +10,8 @@ namespace {
 
 bool is_f64(const Tensor& tensor) { return tensor.dtype == SMLA_F64; }
 
-// Queries of the type that the index keys are scored with: e4m3 for fp8 keys, e2m1 for mxfp4, bf16 for bf16
-// rows if that is wanted, else as they are.
+// Queries in the dtype that the index keys require: e4m3 for fp8 keys, e2m1 for mxfp4, bf16 for bf16 rows if
+// requested, else unchanged.
 struct IndexQuery {
     Tensor q, scales, w;
 };
@@ -49,7 +49,7 @@ IndexQuery quantise_index_q(Runner& run, const StepBatch& batch, const Indexer& 
     return out;
 }
 
-// Writes a row of each token into `group`; `values` takes the rows where somebody looks on.
+// Returns arguments that write a row of each token into `group`, and into `values` for an observer.
 smla_write_args writing_of(Runner& run, const StepBatch& batch, const KeyRow& key, const CacheGroup& group) {
     const bool rotates = present(key.rotation.frequencies);
     const int64_t width = key.head.shape[1] + (present(key.tail) ? key.tail.shape[1] : 0);
@@ -70,8 +70,8 @@ smla_write_args writing_of(Runner& run, const StepBatch& batch, const KeyRow& ke
                           : Tensor{}};
 }
 
-// Maps a selection to cache rows, unless the indexer has, and to list lengths: the first tokens of a prompt
-// see fewer keys than a list has columns.
+// Maps a selection to cache rows, unless the indexer did, and sets list lengths, because the first tokens of
+// a prompt see fewer keys than a list has columns.
 smla_attend_source rows_of(Runner& run, const StepBatch& batch, const CacheGroup& group,
                            const Selection& selection, int32_t pool = 1) {
     const Tensor& indices = selection.indices;
@@ -94,8 +94,8 @@ smla_attend_source rows_of(Runner& run, const StepBatch& batch, const CacheGroup
     return source;
 }
 
-// Decodes and prefill chunks attend in separate calls, as captured graphs and kernels tuned for one query
-// length need. The sizing pass sizes one call over all tokens; no part takes more.
+// Runs attend once per decode part and prefill chunk, for captured graphs and for kernels tuned to one query
+// length. The sizing pass sizes one call over all tokens, which no part exceeds.
 void attend_in_parts(Runner& run, const StepBatch& batch, const smla_attend_args& whole) {
     if (batch.parts.empty() || run.sizing()) return run.run<Stage::attend>(whole);
     for (size_t i = 0; i + 1 < batch.parts.size(); ++i) {
@@ -104,7 +104,7 @@ void attend_in_parts(Runner& run, const StepBatch& batch, const smla_attend_args
     }
 }
 
-// An empty tensor of frequencies on the device of `like`: rope then rotates no channel.
+// Returns an empty tensor of frequencies on the device of `like`, with which rope rotates no channel.
 Tensor nothing_rotated(const Tensor& like) {
     Tensor out = make_tensor(static_cast<double*>(nullptr), SMLA_F64, {0});
     out.device_type = like.device_type;
@@ -112,17 +112,17 @@ Tensor nothing_rotated(const Tensor& like) {
     return out;
 }
 
-// No stage only copies. rope without frequencies is a copy, between any strides and float types.
+// Returns arguments for a copy between any strides and float types: rope without frequencies.
 smla_rope_args copy_of(const StepBatch& batch, const Tensor& from, const Tensor& to) {
     return {.x = from, .positions = batch.rope_position, .frequencies = nothing_rotated(from), .out = to};
 }
 
-// [T,H,nope + rope] to [T,H,L + rope]. Beside the selection: it needs nothing of that.
+// Absorbs [T,H,nope + rope] into [T,H,L + rope], concurrently with the selection.
 Tensor absorb_query(Runner& run, const StepBatch& batch, const DsaStep& step) {
     const int64_t latent = step.w_uk.shape[1], nope = step.w_uk.shape[2], width = step.q.shape[2];
     const Tensor q =
         run.activation(step.query_dtype, {step.q.shape[0], step.q.shape[1], latent + width - nope});
-    if (nope < width) {  // first: behind absorb it made a step of one token 3 us longer on an H200
+    if (nope < width) {  // rope runs first: after absorb, it made one-token steps 3 us longer (H200)
         const Tensor rotated = slice(q, 2, latent, latent + width - nope);
         if (present(step.frequencies))
             run.beside<Stage::rope>({.first = int32_t(nope),
@@ -138,7 +138,7 @@ Tensor absorb_query(Runner& run, const StepBatch& batch, const DsaStep& step) {
     return q;
 }
 
-// How a compressor pools the tokens that it saved into entries; see smla_compress_args.
+// A compressor's pooling of saved tokens into entries; see smla_compress_args.
 struct Pooling {
     int32_t ratio = 0, no_overlap = 0;
     double eps = 0;
@@ -154,7 +154,7 @@ smla_save_state_args saving_of(const StepBatch& batch, const Compressor& in) {
             .state = in.state.cache};
 }
 
-// Writes the entries that the step's tokens close into `entries`.
+// Returns the arguments that write entries closed by the step's tokens into `entries`.
 smla_compress_args pooling_of(const StepBatch& batch, const Pooling& how, const Compressor& in,
                               const CacheGroup& entries, const Tensor& latents = {}) {
     return {.ratio = how.ratio,
@@ -172,7 +172,7 @@ smla_compress_args pooling_of(const StepBatch& batch, const Pooling& how, const 
             .latents = latents};
 }
 
-// Saves the step's tokens beside the call before, and pools them into the indexer's keys.
+// Saves the step's tokens, concurrently with the previous call, and pools them into the indexer's keys.
 void run_index_compressor(Runner& run, const StepBatch& batch, const Pooling& how, const Compressor& in,
                           const CacheGroup& keys) {
     if (!present(in.kv)) return;
@@ -240,7 +240,7 @@ Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, co
 void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
     const int64_t tokens = step.q.shape[0], heads = step.q.shape[1];
     run.wait_for_calls();
-    // First: on an H200 a step of one token took 4 to 7 us longer with write_kv right before attend.
+    // write_kv runs first: right before attend, it made one-token steps 4 to 7 us longer on an H200.
     if (present(step.key.head)) {
         const smla_write_args write = writing_of(run, batch, step.key, step.kv);
         run.run<Stage::write_kv>(write);
@@ -318,7 +318,7 @@ void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step
                lists = step.kind != LayerKind::sliding && !all_entries,
                selects = lists && !present(step.forced.indices), pools = present(step.compressor.kv);
     run.wait_for_calls();
-    if (present(step.key.head)) {  // first: see run_dsa_step
+    if (present(step.key.head)) {  // runs first: see run_dsa_step
         const smla_write_args write = writing_of(run, batch, step.key, window.group);
         run.run<Stage::write_kv>(write);
         if (present(write.values)) run.tap("kv_window", write.values);
@@ -333,7 +333,7 @@ void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step
     Selection selection = step.forced;
     if (selects)
         selection = run_indexer(run, batch, step.indexer, entries.visible, step.topk, &entries.group);
-    if (pools && selects) run.beside<Stage::compress>(close_entries);  // selection needs index keys alone
+    if (pools && selects) run.beside<Stage::compress>(close_entries);  // selection only needs index keys
 
     smla_attend_args attend{};
     attend.primary = {.cache = window.group.cache, .rows = window.rows, .lengths = window.lengths};

@@ -1,4 +1,4 @@
-// Which fields of a step's data hold addresses: the key of a kept plan reduces them (engines/plan_cache.h).
+// Address fields of a step's data, for the key of a cached plan (engines/plan_cache.h).
 #pragma once
 
 #include "backends/step.h"
@@ -17,7 +17,7 @@ constexpr auto join_fields(const std::array<StageField, N>&... tables) {
     return out;
 }
 
-// The fields of a struct that lies `at` bytes inside another.
+// Returns the fields of a struct at offset `at` in another struct.
 template <size_t N>
 constexpr auto fields_inside(std::array<StageField, N> table, size_t at) {
     for (StageField& field : table) field.offset += at;
@@ -49,7 +49,7 @@ inline constexpr auto kBatchPlaces = [] {
                       SMLA_PLACE(visible_tokens)};
 }();
 
-// A number that no other object of this process has or had. An address is none: memory is used again.
+// Returns a number that is unique in this process. Addresses are not, because memory is reused.
 uint64_t unique_id();
 
 }  // namespace smla

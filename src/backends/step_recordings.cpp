@@ -41,7 +41,7 @@ void StepRecordings::keep(Addresses addresses, std::unique_ptr<Recording> record
                           const StageRecords& ran) {
     const std::lock_guard lock(mutex_);
     Slot* slot = find(addresses);
-    if (!slot) return;  // pushed out meanwhile
+    if (!slot) return;  // evicted meanwhile
     slot->recording = std::move(recording);
     slot->ran = ran;
 }

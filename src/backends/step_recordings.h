@@ -1,5 +1,5 @@
-// Recordings of a step on a GPU. An inference engine's decode steps use the same addresses again and again;
-// the host then queues a step with one call instead of one launch of 3 to 5 us per kernel.
+// Recordings of a step on a GPU. Decode steps of an inference engine repeat their addresses; the host then
+// queues a step with one call instead of one launch of 3 to 5 us per kernel.
 #pragma once
 
 #include "core/device.h"
@@ -13,7 +13,7 @@
 
 namespace smla {
 
-// What ran, for tables and logs.
+// Kernel and time of a stage, for tables and logs.
 struct StageRecord {
     const char* kernel = nullptr;
     int64_t calls = 0;
@@ -21,29 +21,29 @@ struct StageRecord {
 };
 using StageRecords = std::array<StageRecord, kStageCount>;
 
-// The recordings of steps that share one StepPlan, by the steps' addresses. Safe to use from many threads.
+// Recordings of the steps with one StepPlan, keyed by addresses. Thread-safe.
 class StepRecordings {
 public:
     using Addresses = std::span<const uintptr_t>;
-    // A step of fewer calls is not worth a recording: launched one by one it is as fast.
+    // Steps with fewer calls are not recorded, because separate launches are as fast.
     static constexpr size_t kLeastCalls = 6;
 
-    // Queues the step that was recorded with these addresses; false: there is none.
+    // Queues the step that was recorded with these addresses. Returns false if there is none.
     bool replay(Addresses addresses, smla_stream stream, StageRecords* records);
-    // Notes a step; true: it came often enough to be recorded now.
+    // Counts a step, and returns whether to record it now.
     bool due(Addresses addresses);
-    // Keeps a recording and what ran in it. A null one is kept too: these addresses are never due again.
+    // Stores a recording and what ran in it. A null recording marks addresses that are never due again.
     void keep(Addresses addresses, std::unique_ptr<Recording> recording, const StageRecords& ran);
 
 private:
     struct Slot {
         std::vector<uintptr_t> addresses;
-        int64_t steps = 0;  // how many had these addresses
-        int64_t last = 0;   // clock_ of the latest step or look-up
+        int64_t steps = 0;  // steps with these addresses
+        int64_t last = 0;   // clock_ of the latest step or lookup
         std::unique_ptr<Recording> recording;
         StageRecords ran{};
     };
-    static constexpr int64_t kDue = 3;  // the third step of the same addresses is recorded
+    static constexpr int64_t kDue = 3;  // the third step with the same addresses is recorded
     static constexpr size_t kSlots = 8;
 
     Slot* find(Addresses addresses);

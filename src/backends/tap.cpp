@@ -21,14 +21,14 @@ void StepWatch::show(const Runner& run, const char* name, const Tensor& tensor) 
     tap_->tensor(name, fetch(*env.device, tensor, env.stream, memory));
 }
 
-// The stage writes entries into the cache alone unless it is asked for them.
+// Requests the entries in memory; otherwise the stage writes them only to the cache.
 void StepWatch::want_entries(Runner& run, smla_compress_args& args) const {
     if (!sees_tensors()) return;
     args.entries = run.activation(args.state.format == SMLA_STATE_F64 ? SMLA_F64 : SMLA_F32,
                                   {args.positions.shape[0], CacheView(args.cache).width});
 }
 
-// Computes the logits a second time for the observer: the step itself never stores them.
+// Computes the logits again for the observer, because the step never stores them.
 void StepWatch::show_logits(Runner& run, smla_score_args score, int64_t columns) const {
     score.fill = 1;
     score.logits = run.activation(plain_dtype(score.w), {score.q.shape[0], columns});
@@ -49,7 +49,7 @@ void StepWatch::show_selection(Runner& run, const smla_score_select_blocks_args&
     if (present(args.best_blocks)) show(run, "candidates", args.best_blocks);
 }
 
-// Attend's output as it was before it was rotated back: rotated forward again.
+// Shows attend's output before its inverse rotation, by rotating it forward.
 void StepWatch::show_rotated(Runner& run, const smla_attend_args& args) const {
     if (!sees_tensors() || !present(args.out_positions)) return;
     smla_rope_args forward = rotation_of_out(args);

@@ -1,5 +1,5 @@
-// Observers of a step. The inner step and its stages know nothing of them: a Runner tells a StepWatch of
-// every stage before and after it runs.
+// Observers of a step. Stages do not depend on observers: a Runner notifies a StepWatch before and after
+// every stage.
 #pragma once
 
 #include "core/tensor.h"
@@ -12,17 +12,18 @@ namespace smla {
 
 class Runner;
 
-// What an observer wants to see; for verify and for tests.
+// Callbacks of an observer, for verify and for tests.
 struct Tap {
-    // A tensor that a layer usually keeps to itself, under its name in the golden files: "qr", "topk", ...
+    // Receives a tensor that a layer usually does not expose, under its name in the golden files: "qr",
+    // "topk", ...
     std::function<void(const char* name, const Tensor& tensor)> tensor;
-    // The arguments of attend, after the stage ran.
+    // Receives the arguments of attend after the stage has run.
     std::function<void(const smla_attend_args& args)> attend;
-    // In the sizing pass: the kernels of every call in order of preference, with their refusals.
+    // Receives the kernels of every call in the sizing pass, in order of preference, with their refusals.
     std::function<void(Stage stage, const std::vector<Verdict>& kernels)> kernels;
 };
 
-// Finds the named tensors of one step among the arguments of its stages.
+// Finds the named tensors of a step among the arguments of its stages.
 class StepWatch {
 public:
     explicit StepWatch(const Tap* tap) : tap_(tap) {}
@@ -30,10 +31,10 @@ public:
     bool sees_tensors() const { return tap_ && tap_->tensor; }
 
     void name_entries(const char* name) { entries_ = name; }
-    // Shows a tensor in the running pass. What lies on a GPU is copied to the host first.
+    // Shows a tensor in the running pass. A GPU tensor is copied to the host first.
     void show(const Runner& run, const char* name, const Tensor& tensor) const;
 
-    // Both passes call these: what they take from the runner's memory has to be sized.
+    // Both passes call these functions, because the runner memory that they take must be sized.
     template <Stage S>
     void before(Runner& run, ArgsOf<S>& args) {
         if constexpr (S == Stage::compress) want_entries(run, args);
@@ -57,7 +58,7 @@ private:
     void show_rotated(Runner& run, const smla_attend_args& args) const;
 
     const Tap* tap_;
-    const char* entries_ = "entries";  // what the next compress makes
+    const char* entries_ = "entries";  // name of the next compress's entries
 };
 
 }  // namespace smla

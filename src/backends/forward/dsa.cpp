@@ -1,4 +1,5 @@
-// V3.2 and GLM-5.x: absorbs queries, writes keys, looks rows up, attends, projects up.
+// The forward of V3.2 and GLM-5.x: absorbs queries, writes keys, maps positions to rows, attends, projects
+// up.
 #include "backends/forward/forward.h"
 
 namespace smla {
@@ -22,7 +23,7 @@ Tensor checked_k_pe(const RowsOfStep& rows, const Tensor& k_pe, int64_t rope) {
     return out;
 }
 
-// The arguments, checked and cut to the step's rows; k_pe is [T,rope], out [T,H,v].
+// Returns the checked arguments, cut to the step's rows; k_pe is [T,rope], out [T,H,v].
 ForwardArgs checked(const BackendInstance& on, const StepFields& step, const ForwardArgs& given,
                     const CheckContext& context) {
     const BackendArgs& model = on.config.args;
@@ -49,7 +50,7 @@ ForwardArgs checked(const BackendInstance& on, const StepFields& step, const For
     return args;
 }
 
-// q and q_pe as one [T,H,latent + rope].
+// Returns q and q_pe as one [T,H,latent + rope].
 Tensor joined(Runner& run, const BackendInstance& on, const StepFields& step, const ForwardArgs& args) {
     const int64_t latent = args.q.shape[2], width = latent + args.q_pe.shape[2];
     const Tensor q = run.activation(on.config.args.dtype, {args.q.shape[0], args.q.shape[1], width});
@@ -68,7 +69,7 @@ void forward_dsa(Runner& run, const BackendInstance& on, const Metadata* metadat
     const bool rope = on.config.args.rope_dim > 0;
     DsaStep step{};
     step.q = present(args.q_pe) && rope ? joined(run, on, fields, args) : args.q;
-    if (present(args.k_c)) {  // a cache without pages: write_kv writes nothing
+    if (present(args.k_c)) {  // without pages, write_kv writes nothing
         step.key.head = args.k_c;
         if (rope) step.key.tail = args.k_pe;
     }

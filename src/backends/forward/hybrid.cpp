@@ -1,6 +1,6 @@
-// V4 and V4.1: attends to a window cache and a compressed one in one softmax. The published kernels gather
-// both caches into one list or one workspace before prefill (smla/rows.h does it for them); here the lists
-// are read as they are.
+// The forward of V4 and V4.1: attends to the window cache and the compressed cache in one softmax. Before
+// prefill, published kernels gather both into one list or workspace (smla/rows.h); this forward reads the
+// lists directly.
 #include "backends/forward/forward.h"
 
 namespace smla {
@@ -19,7 +19,7 @@ void check_absent(const ForwardArgs& args) {
         SMLA_CHECK(!present(tensor), field, describe(tensor), "absent: V4 and V4.1 absorb nothing");
 }
 
-// The arguments, checked and cut to the step's rows.
+// Returns the checked arguments, cut to the step's rows.
 ForwardArgs checked(const BackendInstance& on, const StepFields& step, const ForwardArgs& given,
                     const CheckContext& context) {
     const BackendArgs& model = on.config.args;
@@ -42,14 +42,14 @@ ForwardArgs checked(const BackendInstance& on, const StepFields& step, const For
         args.topk_indices = rows.in("args.topk_indices", given.topk_indices, kInt32, {kAny});
     args.swa_cache =
         cache_of_step(on, "args.swa_cache", given.swa_cache, on.format, step.window.group, context);
-    // A layer without entries has no compressed cache: args.kv_cache is not looked at.
+    // A layer without entries has no compressed cache, so args.kv_cache is ignored.
     if (on.config.kind() != LayerKind::sliding)
         args.kv_cache =
             cache_of_step(on, "args.kv_cache", given.kv_cache, on.entry_format, step.entries.group, context);
     return args;
 }
 
-// Fills in which entries of the compressed cache the step attends to.
+// Sets the entries of the compressed cache that the step attends to.
 void set_entries(HybridStep& step, const BackendInstance& on, const StepFields& fields,
                  const ForwardArgs& args) {
     step.kind = on.config.kind();
@@ -69,7 +69,7 @@ void forward_hybrid(Runner& run, const BackendInstance& on, const Metadata* meta
     const ForwardArgs args = checked(on, fields, given, context_of(run, metadata));
     HybridStep step;
     step.q = args.q;
-    step.key.head = args.k_c;  // a cache without pages: write_kv writes nothing
+    step.key.head = args.k_c;  // without pages, write_kv writes nothing
     step.precision = model.precision;
     step.softmax_scale = model.softmax_scale;
     step.q_scale = args.q.dtype == SMLA_E4M3 ? model.q_scale : 0;
@@ -80,7 +80,7 @@ void forward_hybrid(Runner& run, const BackendInstance& on, const Metadata* meta
     step.lse = args.lse;
     set_entries(step, on, fields, args);
     run_hybrid_step(run, fields.batch, step);
-    // Published kernels pad heads: heads of `out` beyond those of q become 0.
+    // Published kernels pad heads, so heads of `out` beyond the heads of q become 0.
     if (args.out.shape[1] > model.heads && !run.sizing())
         zero_rows(run.env(), slice(args.out, 1, model.heads, args.out.shape[1]), fields.tokens);
 }

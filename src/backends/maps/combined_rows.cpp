@@ -7,12 +7,12 @@ namespace smla {
 namespace {
 
 struct GatheredRequest {
-    int64_t first_row;     // of its part of the workspace
+    int64_t first_row;     // first row of the request's part
     int64_t window_begin;  // row of the first gathered token
     int64_t first_token;   // its position
 };
 
-// Column j; `selected`: what the token's list holds there.
+// Returns the row in column j; `selected` is the token's selected entry for that column.
 int32_t combined_row(const GatheredRequest& request, const PrefillColumns& columns, int64_t position,
                      int32_t j, int32_t selected) {
     if (j >= columns.entries + columns.window) return -1;

@@ -37,7 +37,7 @@ void decode_schedule(const smla_decode_schedule_args& args) {
         return *reinterpret_cast<int32_t*>(address(args.splits, r));
     };
     splits(0) = 0;
-    int64_t request = 0, block = 0, split = 0;  // where the next part begins
+    int64_t request = 0, block = 0, split = 0;  // start of the next part
     for (int64_t p = 0; p < parts; ++p) {
         int64_t row[kScheduleColumns] = {-1, 0, 0, 0, 0, 0, 0, 0};
         if (request < requests) {

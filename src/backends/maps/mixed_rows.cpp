@@ -11,12 +11,12 @@ namespace {
 
 constexpr int64_t kMixedColumns = 4;  // rows of i32 stay aligned to 16 bytes
 
-// The width of a row with up to `columns` compressed columns.
+// Returns the width of a row with up to `columns` compressed columns.
 int64_t mixed_width(int64_t window, int64_t columns) {
     return window + ceil_div(columns, kMixedColumns) * kMixedColumns;
 }
 
-// Compressed column c of a prefill token.
+// Returns the row in compressed column c of a prefill token.
 int32_t mixed_entry_row(const BlockTable& table, int64_t request, const PrefillColumns& columns, int32_t c,
                         int32_t selected) {
     return c < columns.entries ? row_of(table, request, selected) : -1;
@@ -26,7 +26,7 @@ int32_t& element(const Tensor& tensor, int64_t i, int64_t j = 0) {
     return *reinterpret_cast<int32_t*>(address(tensor, i, j));
 }
 
-// What the checked tensors say of a call's shape.
+// Shape of a call, read from the checked tensors.
 struct MixedShape {
     int64_t decodes = 0, prefills = 0;  // tokens
     int64_t decode_columns = 0;
@@ -40,7 +40,7 @@ void check_pages(const char* field, int32_t tokens, const char* rows_field, int3
 int64_t request_of(const smla_mixed_rows_args& args, int64_t token) {
     return load_int(args.request_of_token, token);
 }
-// Tokens of a prefill token's request from it on, itself included.
+// Returns the number of tokens in a prefill token's request from this token to the end.
 int64_t tokens_left(const smla_mixed_rows_args& args, int64_t token) {
     return load_int(args.query_start_loc, request_of(args, token) + 1) - token;
 }
@@ -127,8 +127,8 @@ MixedShape check(const smla_mixed_rows_args& args) {
     return shape;
 }
 
-// Writes the compressed columns of a decode token; returns how many count. The count is the length of a
-// prefix, so rows of local entries move up into holes.
+// Writes the compressed columns of a decode token and returns the count of valid ones. This count is the
+// length of a prefix, so rows of local entries are packed to the left.
 int32_t decode_entries(const smla_mixed_rows_args& args, const BlockTable& table, const MixedShape& shape,
                        int64_t t) {
     const int64_t request = request_of(args, t);

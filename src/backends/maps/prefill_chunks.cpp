@@ -16,7 +16,7 @@ struct Prefill {
     explicit Prefill(const smla_prefill_chunks_args& given) : args(given) {
         constexpr int64_t kNoBound = std::numeric_limits<int64_t>::max();
         ratio = std::max(args.ratio, 1);
-        constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();  // as chunks tell them
+        constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();  // chunks store int32 rows
         max_rows = args.max_rows ? std::min<int64_t>(args.max_rows, kMostRows) : kMostRows;
         max_logits = args.max_logits_bytes ? args.max_logits_bytes / int64_t(sizeof(float)) : kNoBound;
         max_requests = args.max_requests ? args.max_requests : kNoBound;
@@ -55,7 +55,7 @@ struct Chunk {
     bool again;
 };
 
-// Calls emit(chunk) on each chunk in turn.
+// Calls emit(chunk) for each chunk in order.
 template <class Emit>
 void each_chunk(const Prefill& prefill, const Emit& emit) {
     const auto fits = [&](int64_t tokens, int64_t rows) {
@@ -67,7 +67,7 @@ void each_chunk(const Prefill& prefill, const Emit& emit) {
         while (end < prefill.requests() && end - first < prefill.max_requests &&
                fits(prefill.begin(end + 1) - begin, rows + prefill.rows(end)))
             rows += prefill.rows(end++);
-        // one request alone may still be too large
+        // a single request may still be too large
         const int64_t stop = prefill.begin(end), tokens = stop - begin;
         const int64_t piece = rows ? std::max<int64_t>(1, prefill.max_logits / rows) : tokens;
         for (int64_t at = begin; at < stop; at += std::min(piece, stop - at))

@@ -9,20 +9,20 @@ namespace smla {
 
 namespace {
 
-// Context parallelism deals `interleave` consecutive positions to each rank in turn.
+// Context parallelism assigns `interleave` consecutive positions to each rank, round-robin.
 struct RankShare {
     int32_t ranks = 1, rank = 0, interleave = 1;
 };
 bool owns(const RankShare& share, int32_t position) {
     return position >= 0 && position / share.interleave % share.ranks == share.rank;
 }
-// The number that a rank has for a position that it owns.
+// Returns a rank's local number for a position that the rank owns.
 int32_t local_position(const RankShare& share, int32_t position) {
     const int64_t round = int64_t(share.ranks) * share.interleave;
     return int32_t(position / round * share.interleave + position % share.interleave);
 }
 
-// workspace_start < 0: a row of the cache. A position past the table is a hole either way.
+// Returns the row of a position, in the cache if workspace_start < 0, else in the workspace; -1 if none.
 int32_t request_row(const BlockTable& table, const RankShare& share, int64_t request, int32_t position,
                     int64_t workspace_start) {
     if (!owns(share, position)) return -1;
@@ -46,7 +46,7 @@ void check(const smla_request_rows_args& args) {
     check_tensor("args.request_of_token", args.request_of_token, kInt32, {tokens}, kOnHost);
     check_tensor("args.block_table", args.block_table, kInt32, {kAny, kAny}, kOnHost);
     check_optional("args.is_valid", args.is_valid, dtypes(SMLA_U8), {tokens}, kOnHost);
-    Tensor starts{};  // read with workspace_of_token only
+    Tensor starts{};  // only used with workspace_of_token
     if (check_optional("args.workspace_of_token", args.workspace_of_token, kInt32, {tokens}, kOnHost)) {
         check_tensor("args.workspace_starts", args.workspace_starts, kInt32, {kAny}, kOnHost);
         starts = args.workspace_starts;
@@ -67,7 +67,7 @@ void check(const smla_request_rows_args& args) {
                       {"args.workspace_starts", starts}});
 }
 
-// Where the token's rows of a gathered workspace begin; -1: it reads the cache.
+// Returns the start of the token's rows in a gathered workspace; -1 if the token reads the cache.
 int64_t workspace_start(const smla_request_rows_args& args, int64_t token) {
     if (!present(args.workspace_of_token)) return -1;
     const int64_t workspace = load_int(args.workspace_of_token, token);

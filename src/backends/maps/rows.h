@@ -1,4 +1,4 @@
-// The integer operations of smla/rows.h, which attention backends use as well. One file defines each.
+// The integer operations of smla/rows.h, which attention backends also use. One file defines each operation.
 #pragma once
 
 #include "core/tensor.h"
@@ -13,7 +13,7 @@ void lse_from_log2(const Tensor& log2_lse, const Tensor& lse);
 void combined_rows(const smla_combined_rows_args& args);
 void mixed_rows(const smla_mixed_rows_args& args);
 
-// How many columns of each kind a token at `position` has.
+// Number of columns of each kind for a token at `position`.
 struct PrefillColumns {
     int32_t entries, window;
 };
@@ -25,8 +25,8 @@ inline PrefillColumns prefill_columns(int64_t position, int32_t ratio, int32_t t
 constexpr int kScheduleColumns = 8;
 constexpr int64_t kScheduleBlockRows = 64;
 
-// Parts that FlashMLA of 2025 sizes its schedule for: one per pair of multiprocessors, shared by blocks of
-// 128 heads of all tokens; twice as many on sm_100.
+// Returns the part count of FlashMLA's 2025 schedule: one part per pair of multiprocessors, shared by blocks
+// of 128 heads of all tokens; twice as many on sm_100.
 int64_t flash_mla_parts(int64_t multiprocessors, int64_t heads, int64_t tokens, bool sm_100);
 void decode_schedule(const smla_decode_schedule_args& args);
 

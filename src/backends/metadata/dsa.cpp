@@ -1,4 +1,4 @@
-// Fields of the backends of V3.2 and GLM-5.x, which have one cache.
+// Metadata fields of the V3.2 and GLM-5.x backends, which have one cache.
 #include "backends/maps/rows.h"
 #include "backends/metadata/sets.h"
 #include "plan/split.h"
@@ -70,7 +70,7 @@ public:
         on_.own("fp8_extra_metadata.dummy_block_table", SMLA_I32, {1, 1}, 0);
         on_.own("fp8_extra_metadata.cache_lens", SMLA_I32, {1}, on_.args().max_seq_len);
     }
-    // The kernel gets all tokens as one request: one request per token would not fit its schedule.
+    // All tokens form one request, because one request per token exceeds the kernel's schedule.
     void shape(const PlanBatch&) override { schedule_->resize(parts(on_.tokens())); }
     void fill(const PlanBatch&) override {
         smla_decode_schedule_args schedule{};
@@ -113,7 +113,7 @@ public:
         context_lens_->resize(split.prefills);
         token_context_->resize(split.prefill_tokens);
         new_starts_->resize(split.prefills + 1);
-        // Set for any prefill of a batch on the GPU; on the host, fill() looks at the lengths.
+        // Any prefill of a GPU batch sets this flag; for a host batch, fill() checks the lengths.
         *has_context_ = split.prefills > 0;
     }
     void fill(const PlanBatch& batch) override {

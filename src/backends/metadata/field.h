@@ -1,5 +1,5 @@
-// Fields of metadata: each is a handle with a side on the host, where a build writes it, and a side on the
-// device, where kernels and callers read it. Without a GPU both sides are one memory.
+// Metadata fields. A build writes a field's host side; kernels and callers read its device side. Without a
+// GPU, host side and device side are the same memory.
 #pragma once
 
 #include "core/tensor.h"
@@ -11,7 +11,7 @@ namespace smla {
 struct Field {
     Tensor host{}, device{};
 
-    // The first n rows of what the field has room for.
+    // Sets both sides to their first n rows.
     void resize(int64_t n) { host.shape[0] = device.shape[0] = n; }
 };
 

@@ -1,4 +1,4 @@
-// Fields of the backends of V4 and V4.1: a window cache, and a compressed one in layers that have entries.
+// Metadata fields of the V4 and V4.1 backends: a window cache, and a compressed cache in layers with entries.
 #include "backends/metadata/sets.h"
 
 #include <algorithm>
@@ -8,12 +8,12 @@ namespace smla {
 
 namespace {
 
-// Rows [0, n) of a [T,columns] field as [n,1,columns].
+// Returns rows [0, n) of a [T,columns] field as [n,1,columns].
 Field decode_rows(const Field& field, int64_t n) {
     return reshape_rows(slice(field, 0, 0, n), {1, field.host.shape[1]});
 }
 
-// Copies the first lengths of the plan; zeroes what the last build wrote behind them.
+// Copies the first lengths of the plan, and zeroes further lengths of the last build.
 void copy_lengths(const Field& from, Field& to, int64_t& written) {
     const int64_t count = to.host.shape[0];
     std::copy_n(ints(from), count, ints(to));
@@ -174,8 +174,7 @@ public:
     }
 
 private:
-    // Lists the entries 0, 1, ... that each token sees. Of each row only the difference to the last build is
-    // written.
+    // Lists the entries 0, 1, ... that each token sees. Writes only what differs from the last build.
     void list_prefill_entries() {
         const int64_t columns = prefill_entries_->host.shape[1], first = on_.split().decode_tokens;
         for (int64_t i = 0; i < on_.split().prefill_tokens; ++i) {
@@ -192,7 +191,7 @@ private:
     Field *slot_mapping_, *block_table_, *req_id_per_token_;
     int32_t *block_size_, *topk_tokens_;
     Field *decode_rows_ = nullptr, *decode_lens_ = nullptr, *prefill_entries_ = nullptr;
-    std::vector<int32_t> listed_;  // entries that each row of prefill_entries_ holds
+    std::vector<int32_t> listed_;  // entries in each row of prefill_entries_
     int64_t written_ = 0;
 };
 
@@ -208,7 +207,7 @@ public:
         const BatchSplit& split = on_.split();
         *decode_cu_ = slice(on_.query_start_loc(), 0, 0, split.decodes + 1);
         prefill_cu_->resize(split.prefills + 1);
-        // Upper bounds: fill() replaces them where the host can read the batch.
+        // fill() replaces these upper bounds if the host can read the batch.
         const int64_t longest = on_.longest_query(), threshold = on_.plan().threshold();
         *decode_max_ = int32_t(split.decodes ? std::min(longest, threshold) : 0);
         *prefill_max_ = int32_t(split.prefills ? longest : 0);
@@ -234,8 +233,8 @@ public:
 
 private:
     bool limits() const { return reads_selection(on_.config().kind()); }
-    // The published kernels attend to all valid entries of a decode token's list, but of a prefill token's to
-    // the first columns alone, as many as the token sees entries.
+    // Limits a prefill token to its first columns, one per visible entry. Published kernels attend to all
+    // valid entries of a list only for decode tokens.
     void limit_prefill_rows() {
         for (int64_t t = on_.split().decode_tokens; t < on_.plan().size().query_tokens; ++t)
             on_.limit_rows(t, ints(on_.plan().fields().visible_entries)[t]);

@@ -11,10 +11,10 @@ namespace {
 
 size_t bytes_of(const Tensor& tensor) { return size_t(element_count(tensor) * dtype_bits(tensor.dtype) / 8); }
 
-// vLLM gathers at most this many times the longest request into one chunk of indexer prefill.
+// Most keys in one chunk of vLLM's indexer prefill, in multiples of the longest request.
 constexpr int64_t kGatheredRequests = 40;
 
-// Features of the plan that a family's metadata are computed from.
+// Returns the plan features that a family's metadata is computed from.
 PlanMaxima plan_maxima(const BackendConfig& config) {
     const BackendArgs& args = config.args;
     PlanMaxima maxima{};
@@ -173,7 +173,7 @@ void Metadata::build(const PlanBatch& batch) {
 void Metadata::build_here(const PlanBatch& batch) {
     if (gpu_) gpu_->check(batch);
     tables_.check(batch);
-    plan_.build(batch);  // checks everything before it writes
+    plan_.build(batch);  // checks the batch before it writes
     built_there_ = false;
     size_ = plan_.size();
     split_ = plan_.split();
@@ -189,7 +189,7 @@ void Metadata::build_here(const PlanBatch& batch) {
 
 namespace {
 
-// What the host is told of a batch on a GPU.
+// Returns the sizes that the host knows of a GPU batch.
 BatchSize told_size(const PlanMaxima& maxima, const PlanBatch& batch) {
     BatchSize out;
     out.requests = batch.seq_lens.ndim == 1 ? batch.seq_lens.shape[0] : 0;
@@ -211,10 +211,10 @@ BatchSize told_size(const PlanMaxima& maxima, const PlanBatch& batch) {
 
 }  // namespace
 
-// The kernels read the caller's tensors, tables too: nothing is copied, and the stream may be capturing.
+// Kernels read the caller's tensors and tables without copies, so the stream may be capturing.
 void Metadata::build_there(const PlanBatch& batch) {
     const BatchSize size = told_size(plan_.maxima(), batch);
-    gpu_->build_plan(batch);  // checks everything else before it writes
+    gpu_->build_plan(batch);  // checks the rest of the batch before it writes
     built_there_ = true;
     size_ = size;
     split_ = {.decodes = batch.decodes,
@@ -224,7 +224,7 @@ void Metadata::build_there(const PlanBatch& batch) {
     *max_query_len_ = int32_t(batch.max_query_len ? batch.max_query_len : size.query_tokens);
     *max_seq_len_ = int32_t(size.longest);
     if (chunks_) chunks_->resize(0);                                    // the host does not read the lengths
-    for (Declared& declared : fields_) declared.sent = declared.bytes;  // a later build sends them whole
+    for (Declared& declared : fields_) declared.sent = declared.bytes;  // a later build sends all bytes
     shape(batch);
     gpu_->device().fill_metadata(job(batch, gpu_->plan_there()), batch.stream);
 }
@@ -242,7 +242,7 @@ void Metadata::shape(const PlanBatch& batch) {
     query_start_loc_->resize(requests() + 1);
     seq_lens_->resize(requests());
     row_limit_->resize(tokens());
-    divide(0, requests(), 1);  // one call; where the host sees the requests, fields divide it again
+    divide(0, requests(), 1);  // one call; fields divide it further if the host reads the requests
     for (const auto& set : sets_) set->shape(batch);
 }
 
@@ -273,8 +273,8 @@ MetadataJob Metadata::job(const PlanBatch& batch, const Plan& plan) const {
     return out;
 }
 
-// Where a field has become shorter, the bytes behind its end are sent as well: the host has reset the lengths
-// and limits there.
+// Sends changed bytes. If a field has become shorter, sends the bytes behind its end as well, because the
+// host has reset lengths and limits there.
 void Metadata::send(const PlanBatch& batch) {
     gpu_->begin();
     for (Declared& declared : fields_) {

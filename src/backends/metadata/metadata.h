@@ -1,5 +1,5 @@
-// What a backend's kernels need to know of a step, under the original's names, in buffers that never move.
-// The sets of fields that a backend lists (sets.h) declare the fields and fill them.
+// Step information that a backend's kernels need, under the original's names, at fixed addresses. The field
+// sets of a backend (sets.h) declare and fill the fields.
 #pragma once
 
 #include "backends/instance.h"
@@ -19,14 +19,14 @@ namespace smla {
 struct StepFields {
     int64_t tokens = 0;  // padding included
     StepBatch batch;
-    Tensor row_limit{};  // [T] i32: how many listed rows count; 0 for padding
-    // Metadata know the page sizes of the caches; forward() fills in the rest.
+    Tensor row_limit{};  // [T] i32: number of valid listed rows; 0 for padding
+    // The metadata sets the page sizes of the caches; forward() sets the rest.
     CacheGroup kv;  // DSA
     Window window;  // HYBRID
     Entries entries;
 };
 
-// Where the step's tokens are divided into attend calls: one per [ends[i], ends[i+1]).
+// Division of the step's tokens into attend calls, one per [ends[i], ends[i+1]).
 class AttendCalls {
 public:
     explicit AttendCalls(int64_t most_requests) : ends_(size_t(most_requests) + 3) {}
@@ -35,11 +35,11 @@ public:
         ends_[0] = 0;
         count_ = 1;
     }
-    // The call so far ends before `token`, unless it has none.
+    // Ends the current call before `token`, unless the call is empty.
     void end(int64_t token) {
         if (token > ends_[count_ - 1]) ends_[count_++] = int32_t(token);
     }
-    // Padding goes with the last call.
+    // Adds padding to the last call.
     void finish(int64_t tokens) {
         if (count_ == 1) end(tokens);
         else ends_[count_ - 1] = std::max(ends_[count_ - 1], int32_t(tokens));
@@ -56,7 +56,7 @@ inline void show_pages(smla_cache& cache, const PlanGroup& group) {
     cache.page_rows = group.page_rows;
 }
 
-// Fields that one rule declares and fills.
+// A set of fields with one rule that declares and fills them.
 class FieldSet {
 public:
     explicit FieldSet(Metadata& metadata) : on_(metadata) {}
@@ -64,12 +64,12 @@ public:
     FieldSet(const FieldSet&) = delete;
     FieldSet& operator=(const FieldSet&) = delete;
 
-    virtual void begin() {}                             // once, as soon as the fields have memory
-    virtual void shape(const PlanBatch& batch) = 0;     // sets shapes, numbers, and views of other tensors
-    virtual void fill(const PlanBatch&) {}              // values on the host, from the plan of the step
-    virtual void add_to_job(MetadataJob&) const {}      // the same for a batch on a GPU: what a kernel fills
-    virtual void build_on_gpu(Device&, smla_stream) {}  // what kernels make of fields that the host sent
-    virtual void add_to(StepFields&) const {}           // what forward() reads
+    virtual void begin() {}                             // called once, when the fields have memory
+    virtual void shape(const PlanBatch& batch) = 0;     // sets shapes, numbers and views of tensors
+    virtual void fill(const PlanBatch&) {}              // computes host values from the step's plan
+    virtual void add_to_job(MetadataJob&) const {}      // adds kernel outputs for a GPU batch
+    virtual void build_on_gpu(Device&, smla_stream) {}  // derives fields from fields that the host sent
+    virtual void add_to(StepFields&) const {}           // adds the fields that forward() reads
 
 protected:
     Metadata& on_;
@@ -82,19 +82,17 @@ public:
     Metadata(const Metadata&) = delete;
     Metadata& operator=(const Metadata&) = delete;
 
-    // A refused batch changes nothing. On a GPU the fields lie there and change in the order of the batch's
-    // stream; numbers stay on the host. A batch that lies there too is never waited for, and the build may be
-    // captured.
+    // Builds the metadata of a batch. A rejected batch changes nothing. On a GPU, fields change in stream
+    // order, and numbers stay on the host. The build never waits for a GPU batch and may be captured.
     void build(const PlanBatch& batch);
-    // What a kernel makes of a batch on a GPU, after its plan was built there.
+    // Returns the kernel's job for a GPU batch, after its plan was built on the GPU.
     MetadataJob job(const PlanBatch& batch, const Plan& plan) const;
-    const Tensor* find(std::string_view name) const;  // null: there is no such field
+    const Tensor* find(std::string_view name) const;  // null if there is no such field
     std::span<const char* const> names() const { return names_; }
-    // Pages and tables of the last build. Tables of a batch on a GPU are the caller's; others are copies.
+    // Returns pages and tables of the last build. Tables of a GPU batch are the caller's; others are copies.
     const PlanBatch& batch() const { return batch_; }
-    StepFields step() const;  // as the kernels of the last build's step read it
-    // Throws unless they were made for such an instance: forward() would misread metadata of another kind of
-    // layer.
+    StepFields step() const;  // the last build's fields
+    // Throws unless the metadata suits `on`: forward() would misread metadata of another kind of layer.
     void check_for(const BackendInstance& on) const;
 
     // For sets of fields.
@@ -108,28 +106,28 @@ public:
     int64_t tokens() const { return size_.tokens; }
     int64_t longest_query() const { return *max_query_len_; }
 
-    // Declared in the constructors of sets; the references stay.
-    enum class FieldIs { sent, made_there };  // to a GPU by each build; made there: by build_on_gpu()
+    // Constructors of sets call these functions; returned references stay valid.
+    enum class FieldIs { sent, made_there };  // sent by each build, or filled by build_on_gpu()
     Field& own(const char* name, smla_dtype dtype, std::initializer_list<int64_t> largest, int32_t initial,
                FieldIs how = FieldIs::sent);
     int32_t& number(const char* name);  // i32 [1]; on the host
-    Field& shown(const char* name);     // a view of another field, of the plan or of the batch's tables
+    Field& shown(const char* name);     // a view of another field, the plan or the tables
 
     Field plan_field(Tensor PlanFields::*member) const;
-    Field table(PlanGroup PlanBatch::*member) const;  // block table of the batch, as fields show it
-    // The same with the rows of later batches, for graphs.
+    Field table(PlanGroup PlanBatch::*member) const;  // block table of the batch
+    // Returns that block table with the rows of later batches, for graphs.
     Tensor kernel_table(PlanGroup PlanBatch::*member) const;
     const Field& query_start_loc() const { return *query_start_loc_; }
-    void limit_rows(int64_t token, int32_t most);  // the first `most` listed rows of the token count
-    // Divides the step's tokens into attend calls: the decodes, then the prefills from request
-    // `first_prefill` on, `requests_per_call` requests at a time. Padding goes with the last call.
+    void limit_rows(int64_t token, int32_t most);  // a token's valid prefix of listed rows
+    // Divides the step's tokens into attend calls: decodes, then prefills from request `first_prefill` on,
+    // with `requests_per_call` requests each. Padding joins the last call.
     void divide(int64_t decode_tokens, int64_t first_prefill, int64_t requests_per_call);
 
 private:
     struct Declared {
         const char* name;
         Field field{};
-        size_t bytes = 0;  // of memory of its own
+        size_t bytes = 0;  // of its own memory
         int32_t initial = 0;
         FieldIs how = FieldIs::sent;
         size_t sent = 0;  // bytes of the last send
@@ -175,7 +173,7 @@ private:
     int64_t limited_ = 0;  // tokens that the last build wrote into row_limit_
 };
 
-// What a step of the largest size looks like to forward(), without memory.
+// Returns the fields of the largest step for forward(), without memory.
 StepFields largest_step(const BackendInstance& on, int64_t tokens);
 
 }  // namespace smla

@@ -38,7 +38,7 @@ GpuMetadata::GpuMetadata(Context& context, const Plan& plan, const Tensor& field
     }
     staging_buffer_ = device_.open_staging_buffer(bytes);
     copies_.reserve(StagingBuffer::kMostCopies);
-    device_.wait(nullptr);  // builds may come on any stream
+    device_.wait(nullptr);  // builds may use any stream
 }
 
 char* GpuMetadata::stage(void* to, size_t bytes) {
@@ -55,7 +55,7 @@ void GpuMetadata::begin() {
     staging_ = staging_buffer_->next();
 }
 
-// Fields and the arrays of the plan lie on whole units, so the last unit may be read whole.
+// Fields and plan arrays are padded to whole units, so the last unit may be read whole.
 void GpuMetadata::put(const Field& field, size_t bytes) {
     if (bytes) std::memcpy(stage(field.device.data, bytes), field.host.data, whole_units(bytes));
 }
@@ -65,7 +65,7 @@ void GpuMetadata::put_numbers(const Tensor& from, const DeviceBuffer& to) {
     if (bytes) std::memcpy(stage(to.data(), bytes), from.data, whole_units(bytes));
 }
 
-// A group as the plan on the GPU takes it, with the slots that the plan of the host found.
+// Returns a group for the plan on the GPU, with the slots that the host's plan computed.
 PlanGroup GpuMetadata::plan_group(PlanGroup PlanBatch::*member, const PlanBatch& host,
                                   const Tensor& slots) const {
     const PlanGroup& group = host.*member;
@@ -111,7 +111,7 @@ Tensor GpuMetadata::side_of(const Tensor& host, size_t offset) const {
     return placed_at(host, static_cast<char*>(fields_.data()) + offset, device_);
 }
 
-// The shape is that of the host's plan: an empty step has one token on the GPU.
+// Returns a plan field with the host plan's shape, because an empty step has one token on the GPU.
 Tensor GpuMetadata::plan_field(Tensor PlanFields::*member) const {
     const Tensor& host = plan_.fields().*member;
     return present(host) ? placed_at(host, (there_.fields().*member).data, device_) : host;

@@ -1,6 +1,6 @@
-// Metadata on a GPU. For a batch on the host, the host computes them as without a GPU; each build sends what
-// changed in one kernel, and the plan's fields are built on the GPU from what was sent. A batch on the GPU is
-// not read by the host: build_plan() builds the plan there.
+// Metadata on a GPU. The host computes the metadata of a host batch; each build sends the changes in one
+// kernel, and the GPU builds the plan's fields from them. The host does not read a GPU batch: build_plan()
+// builds its plan on the GPU.
 #pragma once
 
 #include "backends/config.h"
@@ -16,20 +16,20 @@ namespace smla {
 
 class GpuMetadata {
 public:
-    // `plan`: the plan on the host. `fields`: memory of the fields on the host, [bytes] u8. Places `tables`.
+    // `plan` is the host's plan, `fields` the host memory of the fields, [bytes] u8. Places `tables`.
     GpuMetadata(Context& context, const Plan& plan, const Tensor& fields, BatchTables& tables);
 
-    // The device side of a field at `offset` in the fields' memory.
+    // Returns the device side of a field at `offset` in the fields' memory.
     Tensor side_of(const Tensor& host, size_t offset) const;
 
     // Throws if the stream of a batch is being captured.
     void check(const PlanBatch& batch) const {
         staging_buffer_->refuse_capture("batch.stream", batch.stream);
     }
-    // Builds the plan of a batch that lies on the GPU.
+    // Builds the plan of a GPU batch.
     void build_plan(const PlanBatch& batch) { there_.build(batch); }
     const Plan& plan_there() const { return there_; }
-    // Between begin() and finish() the owner hands over its fields, as many bytes as may have changed.
+    // Between begin() and finish(), the owner puts the bytes of each field that may have changed.
     void begin();
     void put(const Field& field, size_t bytes);
     void finish(const PlanBatch& batch, const Field& starts, const Field& lengths);

@@ -1,4 +1,4 @@
-// The sets of fields that published backends have. docs/backends lists the source of each field.
+// Field sets of the published backends. docs/backends lists the source of each field.
 #pragma once
 
 #include "backends/metadata/metadata.h"
@@ -6,7 +6,7 @@
 namespace smla {
 
 // V3.2 and GLM-5.x (dsa.cpp)
-std::unique_ptr<FieldSet> cache_fields(Metadata& metadata);            // rows and pages of the one cache
+std::unique_ptr<FieldSet> cache_fields(Metadata& metadata);            // rows and pages of the cache
 std::unique_ptr<FieldSet> limit_fields(Metadata& metadata);            // top-k and length limits as tensors
 std::unique_ptr<FieldSet> fp8_schedule_fields(Metadata& metadata);     // FlashMLA's decode schedule
 std::unique_ptr<FieldSet> prefill_context_fields(Metadata& metadata);  // cached context and new tokens

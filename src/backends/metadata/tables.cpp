@@ -39,7 +39,7 @@ void BatchTables::place(const Tensor& memory) {
 void BatchTables::check(const PlanBatch& batch) const {
     for (const Table& table : tables_) {
         const int64_t page = (batch.*table.member).page_tokens;
-        if (page < 1) continue;  // the plan refuses it
+        if (page < 1) continue;  // the plan rejects this page size
         const size_t blocks = size_t(requests_) * size_t(ceil_div(table.tokens, page));
         SMLA_CHECK(blocks * sizeof(int32_t) <= table.bytes, table.page_tokens_field, page,
                    text(table.usual_page, " or more, the page size that the backend was created for"));

@@ -1,5 +1,5 @@
-// Copies of the block tables of a batch on the host, in memory sized for the maxima: host memory, or memory
-// of the GPU whose kernels read them.
+// Copies of the block tables of a host batch, in memory sized for the maxima: host memory, or memory of the
+// GPU whose kernels read the tables.
 #pragma once
 
 #include "backends/config.h"
@@ -14,7 +14,7 @@ namespace smla {
 
 class BatchTables {
 public:
-    // Tables that forward() reads; with `plan`, also the tables from which a plan on a GPU is built.
+    // Contains the tables that forward() reads; with `plan`, also the tables that a GPU plan is built from.
     BatchTables(const PlanMaxima& maxima, const BackendArgs& args, bool plan);
 
     size_t bytes() const;
@@ -23,7 +23,7 @@ public:
     // Throws if the pages of a batch are so small that its tables do not fit.
     void check(const PlanBatch& batch) const;
     // Copies all tables of a checked batch. `room(to, bytes)` returns the host memory for the copy whose
-    // final address is `to`. Columns that the batch does not have become -1.
+    // final address is `to`. Sets columns that the batch lacks to -1.
     template <class Room>
     void copy(const PlanBatch& batch, Room room) {
         for (const Table& table : tables_) {
@@ -33,12 +33,13 @@ public:
             write(from, table.shown, room(table.shown.data, blocks * sizeof(int32_t)));
         }
     }
-    // Sets the shapes of the tables to those of this batch.
+    // Sets the tables' shapes for this batch.
     void take_shapes(const PlanBatch& batch);
 
     // Returns the copy of a group's table, [R,columns]; absent if the last batch had none.
     Tensor shown(PlanGroup PlanBatch::*member) const;
-    // Returns the same with all rows and columns that later batches of these page sizes may use, for graphs.
+    // Returns that table with all rows and columns that later batches of these page sizes may use, for
+    // graphs.
     Tensor whole(PlanGroup PlanBatch::*member) const;
 
 private:

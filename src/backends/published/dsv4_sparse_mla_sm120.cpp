@@ -1,6 +1,6 @@
 // DSV4_SPARSE_MLA_SM120: V4 on sm_120 and sm_121, with the layout and metadata of FLASHMLA_SPARSE_DSV4. The
-// original's prefill attends to pages through window rows of its own. vLLM 0.33 reaches this kernel under the
-// name FLASHINFER_MLA_SPARSE_DSV4, which is another backend here.
+// original's prefill reads pages through its own window rows. vLLM 0.33 names this kernel
+// FLASHINFER_MLA_SPARSE_DSV4, which is another backend here.
 #include "backends/published/common.h"
 
 namespace smla {

@@ -1,5 +1,5 @@
 // FLASHINFER_MLA_SPARSE_DSV4: V4 with plain caches of bf16, or of fp8 with one scale; decode and prefill
-// attend in a call each. The original lists the rows of both caches in one matrix, window columns first
+// attend in separate calls. The original lists the rows of both caches in one matrix, window columns first
 // (mixed rows, smla/rows.h).
 #include "backends/published/common.h"
 
@@ -7,7 +7,7 @@ namespace smla {
 
 namespace {
 
-// "fp8" is a plain cast with one scale here.
+// In this backend, "fp8" is a plain cast with one scale.
 constexpr CacheType kCacheTypes[] = {
     {"auto", SMLA_ROW_BF16}, {"bfloat16", SMLA_ROW_BF16}, {"fp8", SMLA_FP8_512}, {"fp8_e4m3", SMLA_FP8_512}};
 constexpr const char* kPublishedTypes[] = {"auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla"};

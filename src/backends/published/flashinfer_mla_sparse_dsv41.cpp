@@ -1,6 +1,5 @@
-// FLASHINFER_MLA_SPARSE_DSV41: V4.1 with plain caches, on 12.x with V4's record; decode and prefill attend in
-// a call each. The split records are those of FlashInfer's own V4.1 kernels: the scales of a page behind its
-// rows.
+// FLASHINFER_MLA_SPARSE_DSV41: V4.1 with plain caches, on 12.x with V4's format; decode and prefill attend in
+// separate calls. In the split formats of FlashInfer's V4.1 kernels, a page's scales follow its rows.
 #include "backends/published/common.h"
 
 namespace smla {
@@ -17,7 +16,7 @@ constexpr CacheType kCacheTypes[] = {
 constexpr const char* kPublishedTypes[] = {"auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla"};
 constexpr int32_t kHeads[] = {8, 16, 32, 64, 128}, kCapabilities[] = {10, 12};
 
-// The gate lets fp8_e4m3 pass on 12.x; the layer then refuses it.
+// The gate accepts fp8_e4m3 on 12.x, but the layer then rejects this type.
 std::string published_shape(const BackendConfig& config) {
     const bool sm_12x = major_capability(config.args.device) == 12;
     if (sm_12x && config.cache_type == "fp8_e4m3") return "fp8_e4m3 on 12.x: its layer has packed records";

@@ -1,17 +1,17 @@
-// FLASHMLA_SPARSE: V3.2 on sm_90 and sm_100, through FlashMLA's kernels in the original.
+// FLASHMLA_SPARSE: V3.2 on sm_90 and sm_100; the original uses FlashMLA's kernels.
 #include "backends/published/common.h"
 
 namespace smla {
 
 namespace {
 
-constexpr const char* kAliases[] = {"FLASHMLA_SPARSE_VLLM_V1"};  // as vLLM of 2025 called it
+constexpr const char* kAliases[] = {"FLASHMLA_SPARSE_VLLM_V1"};  // name in vLLM of 2025
 constexpr int32_t kCapabilities[] = {9, 10}, kHeadSizes[] = {576, 512};
 constexpr PublishedHeads kHeads = {.unit = 64, .unit_on_sm100 = 128};
 constexpr MakeFieldSet kFields[] = {cache_fields, limit_fields, fp8_schedule_fields, prefill_context_fields};
 
-// A head count below the kernel's unit is padded and must divide the unit; a larger one must be a multiple.
-// Head size 512 is GLM-5.3-Flash, since vLLM 0.33.
+// A head count below the kernel's unit is padded and must divide the unit; a larger count must be a multiple.
+// Head size 512 belongs to GLM-5.3-Flash, since vLLM 0.33.
 std::string published_shapes(const BackendConfig& config) {
     if (config.head_size() == 512 &&
         (config.rope_dim() || config.cache_type == "fp8" || major_capability(config.args.device) != 9))

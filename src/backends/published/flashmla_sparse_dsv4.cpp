@@ -1,4 +1,4 @@
-// FLASHMLA_SPARSE_DSV4: V4 with a page-packed window cache and a compressed one. The original copies both
+// FLASHMLA_SPARSE_DSV4: V4 with a page-packed window cache and a compressed cache. The original copies both
 // into a bf16 workspace before each prefill chunk (combined rows, smla/rows.h).
 #include "backends/published/common.h"
 

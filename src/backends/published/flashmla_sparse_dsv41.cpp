@@ -1,13 +1,12 @@
-// FLASHMLA_SPARSE_DSV41: V4.1 with one packed record in both caches, values and scales of a token together.
-// The types of nvfp4 are those of vLLM's FLASHMLA_MEGA_ATTN_DSV41: entries in four bits beside a window of
-// fp8.
+// FLASHMLA_SPARSE_DSV41: V4.1 with one packed format in both caches, which stores a token's values and scales
+// together. The nvfp4 types are from vLLM's FLASHMLA_MEGA_ATTN_DSV41: four-bit entries, fp8 window.
 #include "backends/published/common.h"
 
 namespace smla {
 
 namespace {
 
-// On 9.x the original keeps V4's record.
+// On 9.x, the original uses V4's format.
 constexpr CacheType packed(const char* name) {
     return {.name = name, .format = SMLA_FP8_528_G32, .major = 9, .there = SMLA_FP8_584};
 }

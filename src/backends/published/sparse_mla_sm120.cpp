@@ -1,4 +1,4 @@
-// SPARSE_MLA_SM120: V3.2 on sm_120 and sm_121, one entry for decode and prefill, metadata without a schedule.
+// SPARSE_MLA_SM120: V3.2 on sm_120 and sm_121, one call for decode and prefill, metadata without a schedule.
 #include "backends/published/common.h"
 
 namespace smla {

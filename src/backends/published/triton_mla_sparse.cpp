@@ -1,5 +1,5 @@
-// TRITON_MLA_SPARSE: V3.2 on any GPU, decode split over the multiprocessors by occupancy. vLLM 0.33 has no
-// backend in its place: sm_80 to sm_89 have none there.
+// TRITON_MLA_SPARSE: V3.2 on any GPU; decode is split over the multiprocessors by occupancy. vLLM 0.33 has no
+// counterpart, and so no backend for sm_80 to sm_89.
 #include "backends/published/common.h"
 
 namespace smla {
