@@ -78,9 +78,9 @@ std::vector<CacheNeed> cache_needs(const AttentionConfig& config, int layer, con
     add(needs, config, false,
         {SMLA_GROUP_WINDOW, "window", choice.kv, width, page, 1, config.hybrid->window - 1});
     if (kind == LayerKind::sliding) return needs;
-    // V4.1: other layers read what this one writes.
+    // V4.1: only layers that write entries have the following caches.
     if (kind == LayerKind::shared_sparse && !config.writes_entries(layer)) return needs;
-    const bool sparse = kind == LayerKind::compressed_sparse;  // its windows overlap by half
+    const bool sparse = kind == LayerKind::compressed_sparse;  // windows overlap by half
     const int32_t overlap = sparse ? 2 : 1, state_page = sparse ? 4 : 8;
     const int32_t entry_page = int32_t(std::clamp<int64_t>(4 * int64_t(page) / ratio, 1, INT32_MAX));
     add(needs, config, false, {SMLA_GROUP_COMPRESSED, "compressed", choice.kv, width, entry_page, ratio, 0});

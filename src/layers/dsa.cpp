@@ -1,5 +1,5 @@
-// DeepSeek-V3.2 and GLM-5.x: multi-head latent attention over the keys that a small indexer picks. GLM-5.3
-// rotates nothing, and its indexer picks pools of neighbouring tokens.
+// DeepSeek-V3.2 and GLM-5.x: multi-head latent attention over the keys that a small indexer selects. GLM-5.3
+// rotates nothing, and its indexer selects pools of neighboring tokens.
 #include "core/hadamard.h"
 #include "layers/layer.h"
 
@@ -33,7 +33,7 @@ private:
     double scale_;
 };
 
-// The operand of the products with the query latent.
+// Returns the operand of products with the query latent.
 Tensor DsaLayer::norm_query(Runner& run, const Tensor& latent) const {
     const Tensor out = operand_of(run, latent);
     run.run<Stage::norm>(
@@ -68,7 +68,7 @@ void DsaLayer::set_index(Runner& run, const LayerStep& step, const Projected& of
                      .rotation = key.rotation,
                      .w = reshape_rows(of_hidden.by(weights.head_weights), {index.heads}),
                      .factor = index.weight_factor(),
-                     .amax_floor = 1e-10,  // of V3.2's query quantiser; V4 uses 1e-4
+                     .amax_floor = 1e-10,  // floor in V3.2's query quantizer; V4's is 1e-4
                      .query_dtype = precision_.queries,
                      .topk = index.topk,
                      .keys = step.caches.index};
@@ -76,7 +76,6 @@ void DsaLayer::set_index(Runner& run, const LayerStep& step, const Projected& of
     else inner.index_key = key;
 }
 
-// Pools rotate nothing.
 void DsaLayer::pool_index(Runner& run, const LayerStep& step, const KeyRow& key, const Tensor& gate,
                           DsaStep& inner) const {
     const int64_t width = config_.indexer->head_dim;
@@ -88,7 +87,7 @@ void DsaLayer::pool_index(Runner& run, const LayerStep& step, const KeyRow& key,
                           .bias = key.norm_bias,
                           .out = k});
     run.tap("index_k", k);
-    // As vLLM: keys that are rounded to fp8 or fp4 are rotated before, so that outliers spread.
+    // As in vLLM, a Hadamard transform before rounding to fp8 or fp4 spreads outliers.
     const bool quantised = kIndexFormats & ~kRowFormats & format_bit(step.caches.index.cache.format);
     inner.indexer.hadamard = quantised && is_power_of_two(width);
     inner.indexer.amax_floor = 1e-4;

@@ -1,6 +1,6 @@
-// DeepSeek-V4 and V4.1: one vector per token is key and value; a token attends to a local window and, by the
-// layer's kind, to compressed entries (those that an indexer selects, or all); attention sinks; a grouped
-// output projection.
+// DeepSeek-V4 and V4.1: one vector per token is key and value. A token attends to a local window and, by the
+// layer's kind, to compressed entries (selected by an indexer, or all). Attention has sinks, and the output
+// projection is grouped.
 #include "layers/layer.h"
 
 namespace smla {
@@ -17,7 +17,7 @@ public:
         ratio_ = int32_t(config.compress_ratio(layer));
         sources_ = config.sources(layer);
         place(weights_, device);
-        // An entry has the position of its first token, ratio - 1 before that of the token that closes it.
+        // An entry has the position of its first token, ratio - 1 before the token that closes it.
         before_.view = make_tensor(&tokens_before_, SMLA_I32, {1});
         tokens_before_ = ratio_ - 1;
         smla::place(before_, device);
@@ -47,7 +47,7 @@ private:
     HybridWeights weights_;
     LayerKind kind_;
     LayerSources sources_;
-    int32_t ratio_, tokens_before_ = 0;  // tokens of an entry before the one that closes it
+    int32_t ratio_, tokens_before_ = 0;  // tokens of an entry before its last token
     HostTensor before_;                  // i32 [1]: tokens_before_
     double scale_;
 };
@@ -109,8 +109,8 @@ Indexer HybridLayer::indexer(const Projected& of_hidden, const Projected& of_lat
     return out;
 }
 
-// V4.1: the entries that this layer writes for itself and others, and their index keys, made of the entries
-// before their rotation.
+// V4.1: writes the entries for this layer and later ones, and their index keys, computed from unrotated
+// entries.
 void HybridLayer::write_shared(Runner& run, const Projected& of_hidden, const LayerStep& step,
                                HybridStep& inner) const {
     const CompressorWeights& weights = *weights_.compressor;

@@ -20,7 +20,7 @@ constexpr auto kStepPlaces = [] {
                        group(offsetof(Args, caches.state)), group(offsetof(Args, caches.index_state)));
 }();
 
-// What a step writes, and what it must not share memory with. The caches' own stages see to the caches.
+// A step's outputs, and the inputs that they must not overlap. The caches' stages check the caches.
 constexpr auto kOwnPlaces = [] {
     using Args = LayerStep;
     return std::array{SMLA_PLACE(hidden),
@@ -37,8 +37,8 @@ constexpr auto kOwnPlaces = [] {
                       fields::cache("index_state", offsetof(Args, caches.index_state.cache), 0)};
 }();
 
-// The caches of a step under their names there: stages would refuse them under their own, some after others
-// have written.
+// Checks a step's caches under their names in the step. Stages would report other names, some after other
+// stages have written.
 void check_caches(const Layer& layer, const LayerCaches& caches, const CheckContext& context) {
     const struct {
         int32_t group;
@@ -57,7 +57,7 @@ void check_caches(const Layer& layer, const LayerCaches& caches, const CheckCont
         if (need == needs.end() && cache.format == SMLA_FORMAT_NONE) continue;
         const std::string field = text("step.", group_name(group), ".cache");
         check_cache(field.c_str(), cache, allowed, context);
-        if (need == needs.end()) continue;  // another layer's, whose width its own step checks
+        if (need == needs.end()) continue;  // another layer's cache, whose width its own step checks
         const int32_t width = CacheView(cache).width;
         SMLA_CHECK(width == need->width, field + ".width", width, text(need->width, ", the layer's"));
     }
@@ -87,7 +87,7 @@ PlanMaxima plan_for(const AttentionConfig& config, int layer) {
     out.struct_size = sizeof out;
     for (const CacheNeed& need : cache_needs(config, layer, {})) out.groups |= need.group;
     if (config.hybrid && config.sources(layer).entries >= 0)
-        out.groups |= SMLA_GROUP_COMPRESSED;  // another's, if need be
+        out.groups |= SMLA_GROUP_COMPRESSED;  // possibly another layer's
     out.window = config.hybrid ? int32_t(config.hybrid->window) : 0;
     if (out.groups & (SMLA_GROUP_COMPRESSED | SMLA_GROUP_INDEX))
         out.ratio = int32_t(config.compress_ratio(layer));

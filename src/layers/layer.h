@@ -1,6 +1,5 @@
-// A layer: a complete attention block, hidden states in, hidden states out. It projects, runs the inner step,
-// and projects back; it calls no attention stage itself. Weights come from a checkpoint, caches and metadata
-// from the caller.
+// A layer is a complete attention block: it projects hidden states, runs the inner step and projects back; it
+// calls no attention stage itself. Weights come from a checkpoint, caches and metadata from the caller.
 #pragma once
 
 #include "backends/step.h"
@@ -16,30 +15,31 @@
 
 namespace smla {
 
-// The caches that a layer reads and writes; format NONE where its kind has none.
+// The caches that a layer reads and writes; format NONE if its kind lacks that cache.
 struct LayerCaches {
     CacheGroup kv;     // V3.2, GLM
-    CacheGroup index;  // keys of the indexer: of tokens, in V4 of entries
+    CacheGroup index;  // indexer keys of tokens, in V4 of entries
     Window window;     // V4
     Entries entries;
     CacheGroup state, index_state;
 };
 
-// Everything that changes from step to step.
+// Inputs and outputs of one step.
 struct LayerStep {
     Tensor hidden{};  // [T,hidden] any float
     Tensor out{};     // [T,hidden] any float
     StepBatch batch;
     LayerCaches caches;
-    // [T,k] i32, ascending, -1 last: attend to these positions (V4: entries). GLM-5.2's shared layers need
-    // the selection of the layer they follow; for others it replaces their own.
+    // [T,k] i32, ascending, -1 last: positions (V4: entries) to attend to. GLM-5.2's shared layers require
+    // the selection of the layer they follow; in other layers, this replaces their own selection.
     Tensor forced_topk{};
-    Tensor topk{};  // optional out [T,k] i32: for the layers that follow this one
-    // V4.1, [T,B] i32: blocks of entries that the indexer looks at, and those that it names for later layers.
+    Tensor topk{};  // optional out [T,k] i32: the selection, for later layers
+    // V4.1, [T,B] i32: blocks of entries that the indexer searches, and blocks that it selects for later
+    // layers.
     Tensor candidates{}, best_blocks{};
 };
 
-// A step from the fields of its plan. cut(field) gives the rows of this step, group(SMLA_GROUP_*, slots) a
+// Returns a step from its plan's fields. cut(field) returns this step's rows, group(SMLA_GROUP_*, slots) a
 // cache.
 template <class Cut, class Group>
 LayerStep planned_step(const PlanFields& fields, const Cut& cut, const Group& group, int64_t max_columns) {
@@ -60,21 +60,21 @@ LayerStep planned_step(const PlanFields& fields, const Cut& cut, const Group& gr
     return out;
 }
 
-// As a step's member is called: "primary", "index", "window", ...
+// Returns the name of a step's member: "primary", "index", "window", ...
 const char* group_name(int32_t bit);
 
 struct LayerPrecision {
     smla_dtype activations = SMLA_F32;  // f64: reference engine
-    smla_dtype queries = SMLA_F32;      // what attend gets: bf16 selects bf16 arithmetic
-    bool bf16_operands = false;         // activations that matrix products read are rounded to bf16
-    std::string weight_prefix;          // before every tensor name of the checkpoint
-    bool as_stored = false;             // matrices of f32 and bf16 keep their dtype
+    smla_dtype queries = SMLA_F32;      // dtype of attend's q; bf16 selects bf16 arithmetic
+    bool bf16_operands = false;         // whether products read activations in bf16
+    std::string weight_prefix;          // prefix of all tensor names in the checkpoint
+    bool as_stored = false;             // whether f32 and bf16 matrices keep their dtype
 
     smla_dtype operands() const { return bf16_operands ? SMLA_BF16 : activations; }
 };
 
 inline void place(HostTensor& tensor, Device& device) {
-    if (tensor.view.device_type != SMLA_CPU) return;  // the caller's, where the layer runs
+    if (tensor.view.device_type != SMLA_CPU) return;  // already on the layer's device
     const PlacedTensor placed = place(device, tensor.view);
     tensor.view = placed.view;
     if (placed.memory) tensor.memory = placed.memory;
@@ -86,7 +86,7 @@ public:
     Layer(const Layer&) = delete;
     Layer& operator=(const Layer&) = delete;
     virtual void forward(Runner& run, const LayerStep& step) const = 0;
-    // [hidden] on the device, of the norm before the block; absent if the checkpoint has none
+    // [hidden] on the device: weight of the norm before the block; absent if the checkpoint has none
     virtual Tensor input_norm() const = 0;
 
     uint64_t id() const { return id_; }
@@ -95,7 +95,7 @@ public:
     LayerKind kind() const { return config_.layer_kind(layer_); }
     const LayerPrecision& precision() const { return precision_; }
     size_t weight_bytes() const { return weight_bytes_; }
-    size_t borrowed_bytes() const { return borrowed_bytes_; }  // of them, in the caller's memory
+    size_t borrowed_bytes() const { return borrowed_bytes_; }  // in the caller's memory
 
 protected:
     Layer(const AttentionConfig& config, int layer, LayerPrecision precision)
@@ -117,7 +117,7 @@ protected:
         smla::place(placed_frequencies_, device);
     }
     const Tensor& frequencies() const { return placed_frequencies_.view; }
-    // The tensor for a matrix product's operand: x itself if it has the operands' dtype, else of x's shape.
+    // Returns a tensor for a product's operand: x if it has the operands' dtype, else a new one of x's shape.
     Tensor operand_of(Runner& run, const Tensor& x) const {
         return x.dtype == precision_.operands()
                    ? x
@@ -141,8 +141,7 @@ inline WeightOptions weight_options(const LayerPrecision& precision) {
             .as_stored = precision.as_stored};
 }
 
-// Reads the weights of one layer onto a device; throws one error that lists every missing or misshapen
-// tensor.
+// Reads the weights of one layer onto a device. Throws one error that lists all missing or misshapen tensors.
 std::unique_ptr<Layer> open_layer(const Checkpoint& checkpoint, const AttentionConfig& config, int layer,
                                   LayerPrecision precision, Device& device = host_device());
 std::unique_ptr<Layer> make_dsa_layer(const Checkpoint&, const AttentionConfig&, int layer, LayerPrecision,
@@ -150,24 +149,24 @@ std::unique_ptr<Layer> make_dsa_layer(const Checkpoint&, const AttentionConfig&,
 std::unique_ptr<Layer> make_hybrid_layer(const Checkpoint&, const AttentionConfig&, int layer, LayerPrecision,
                                          Device&);
 
-// What a plan of the layer's steps is made with: groups, window, ratio and list_entries.
+// Returns groups, window, ratio and list_entries for plans of the layer's steps.
 PlanMaxima plan_for(const AttentionConfig& config, int layer);
 inline PlanMaxima plan_for(const Layer& layer) { return plan_for(layer.config(), layer.layer_index()); }
 // Returns a layer's info, except the bytes of its weights. Throws for a layer that smla does not compute.
 smla_layer_info describe_layer(const AttentionConfig& config, int layer);
-// Throws where steps of `plan` would mean something else to a layer of plan_for() `wanted`. A plan may have
-// more than the layer reads, for other layers.
+// Throws if steps of `plan` are wrong for a layer whose plan_for() is `wanted`. A plan may have more
+// features, for other layers.
 void check_plan(const char* field, const PlanMaxima& plan, const PlanMaxima& wanted);
 
-// Checks LayerStep::forced_topk: by the kind of layer it is required, optional or refused.
+// Checks LayerStep::forced_topk: the kind of layer requires, allows or rejects it.
 void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens,
                        const CheckContext& context = {});
 
-// Checks LayerStep::candidates and best_blocks. `selects`: the step runs the layer's own indexer.
+// Checks LayerStep::candidates and best_blocks. `selects`: whether the layer's own indexer runs.
 void check_candidates(const Layer& layer, const Tensor& candidates, const Tensor& best_blocks, bool selects,
                       int64_t tokens, const CheckContext& context = {});
 
-// Bytes of workspace that forward() needs for these shapes, and the run itself.
+// layer_workspace() returns the bytes of workspace that run_layer() needs for these shapes.
 size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step, size_t stage_budget,
                        const Tap* tap);
 void run_layer(const Layer& layer, const Env& env, const LayerStep& step, Workspace workspace,

@@ -10,19 +10,20 @@ bool is_dense(const Tensor& w) {
     return w.ndim == 2 && w.stride_elems[1] == 1 && w.stride_elems[0] == w.shape[1];
 }
 
-// Whether both could be rows of one dense matrix.
+// Returns whether both can be rows of one dense matrix.
 bool alike(const Tensor& a, const Tensor& b) {
     return is_dense(a) && is_dense(b) && a.dtype == b.dtype && a.shape[1] == b.shape[1] &&
            a.device_type == b.device_type && a.device_index == b.device_index;
 }
 
-// On a host products stay apart: which weights lie side by side is the checkpoint's affair there.
+// Returns whether b directly follows a on a GPU. On a host, the checkpoint decides which weights are
+// adjacent.
 bool follows(const Tensor& a, const Tensor& b) {
     return a.device_type != SMLA_CPU && alike(a, b) &&
            static_cast<const char*>(a.data) + span_bytes(a) == b.data;
 }
 
-// Calls use(first, last) for each run of neighbours of which `joins` holds for every two.
+// Calls use(first, last) for each run of items in which `joins` is true for all adjacent pairs.
 template <class Items, class Joins, class Use>
 void each_run(const Items& items, const Joins& joins, const Use& use) {
     for (auto first = items.begin(); first != items.end();) {

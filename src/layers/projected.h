@@ -1,5 +1,5 @@
-// Products of the same rows with several weights. Launches cost a GPU as much as small products do, so there
-// weights of one input lie one behind the other, and one product serves them.
+// Products of the same rows with several weights. On a GPU, a launch takes as long as a small product, so
+// weights with a common input are stored one after the other and multiplied in one product.
 #pragma once
 
 #include "backends/runner.h"
@@ -13,11 +13,11 @@ inline Tensor as_matrix(const HostTensor& weight) {  // [N,K] as [1,N,K]
     return reshape(weight.view, {1, weight.view.shape[0], weight.view.shape[1]});
 }
 
-// Moves neighbours in `weights` that can be one matrix to one block of a GPU's memory. Others stay as they
-// are: absent ones, those of the caller's GPU memory, and those of another dtype.
+// Moves adjacent `weights` that can form one matrix into one block of GPU memory. Absent weights, weights in
+// the caller's GPU memory and weights of another dtype stay in place.
 void place_side_by_side(const std::vector<HostTensor*>& weights, Device& device);
 
-// The products of one input, by the weight that made them.
+// Products of one input, by weight.
 class Projected {
 public:
     struct Product {
@@ -28,7 +28,7 @@ public:
     Projected(Runner& run, const Tensor& x, const std::vector<Product>& products);
     Projected(Runner& run, const Tensor& x, const std::vector<const HostTensor*>& weights, smla_dtype dtype);
 
-    // [T,1,N]; rows may be parts of longer ones.
+    // Returns a product [T,1,N]; its rows may be parts of longer rows.
     const Tensor& by(const HostTensor& weight) const;
 
 private:

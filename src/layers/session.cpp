@@ -60,7 +60,7 @@ void Session::replace(Session& other) {
     place_->session = this;
 }
 
-// Shapes without memory.
+// Returns the largest step as shapes without memory.
 Session::Step Session::largest_step() const {
     const AttentionConfig& config = layer_.config();
     Step largest;
@@ -77,7 +77,7 @@ Session::Step Session::largest_step() const {
     return largest;
 }
 
-// Stages convert what is not f32, so the scratch depends on the dtypes of hidden and out.
+// Stages convert dtypes other than f32, so the scratch depends on the dtypes of hidden and out.
 size_t Session::largest_workspace(Step largest) {
     constexpr smla_dtype kEach[] = {SMLA_F32, SMLA_BF16, SMLA_F16, SMLA_F64};
     const Env env = context_.env({});
@@ -92,14 +92,14 @@ size_t Session::largest_workspace(Step largest) {
     return bytes;
 }
 
-// Reserves room for everything that the largest step brings from the host.
+// Reserves room for all host tensors of the largest step.
 void Session::reserve_staging(const Step& largest) {
     const auto room = [](const Tensor& tensor) {
         return present(tensor) ? round_up(span_bytes(tensor), Staging::kAlignment) : 0;
     };
     const Tensor positions = make_tensor(static_cast<void*>(nullptr), SMLA_I64, {options_.max_step_tokens});
     size_t bytes = 2 * room(largest.hidden);
-    if (layer_.config().indexer) {  // a selection that is forced, and the layer's own
+    if (layer_.config().indexer) {  // forced selection, and the layer's own
         const int64_t columns = layer_.config().indexer->topk;
         bytes += 2 * room(make_tensor(topk_.data(), SMLA_I32, {options_.max_step_tokens, columns}));
     }
@@ -111,7 +111,7 @@ void Session::reserve_staging(const Step& largest) {
     staging_.reserve(lists, bytes);
 }
 
-// The plan is built on the device where the layer runs.
+// Builds the plan on the layer's device.
 void Session::build_plan(const Step& step) {
     const int64_t requests = int64_t(step.requests.size());
     PlanBatch batch{};
@@ -209,9 +209,9 @@ void Session::forward(const Step& step) {
     staging_.begin_step();
     build_plan(step);
     LayerStep inner = layer_step(step);
-    int64_t longest = 1;  // columns that any token of this step can score
+    int64_t longest = 1;  // most columns that a token of this step can score
     for (size_t r = 0; r < step.requests.size(); ++r) longest = std::max<int64_t>(longest, seq_lens_[r]);
-    // A bound that stays the same for many steps: their plans do too.
+    // Rounding keeps the bound the same for many steps, which therefore share plans.
     constexpr int64_t kColumns = 1024;
     inner.batch.max_columns = std::min(inner.batch.max_columns, ceil_div(longest, kColumns) * kColumns);
     const Env env = context_.env({});

@@ -1,6 +1,6 @@
-// A session: one layer with caches of its own for a number of requests. It hands out pages, builds the plan
-// of each step and runs the layer; for tools, examples and bindings. An inference engine brings its own
-// caches and calls the layer.
+// A session: one layer with its own caches for a number of requests. A session allocates pages, builds each
+// step's plan and runs the layer. Sessions serve tools, examples and bindings; an inference engine has its
+// own caches and calls the layer.
 #pragma once
 
 #include "core/in_use.h"
@@ -17,8 +17,8 @@
 namespace smla {
 
 class Session;
-// The address of a session, for sessions that read it, and the calls that use it. Resizing a session replaces
-// the address; destroying it sets null.
+// Address and users of a session, for sessions that read it. Resizing a session replaces the address;
+// destroying it sets null.
 struct SessionPlace {
     explicit SessionPlace(const Session* at) : session(at) {}
 
@@ -30,13 +30,13 @@ struct SessionOptions {
     CacheChoice caches;
     int32_t max_requests = 1;
     int32_t max_tokens = 4096;      // per request, prompt and decoded tokens
-    int32_t max_step_tokens = 512;  // of all requests in one step
-    int32_t rewind_tokens = 0;      // that truncate() may take off beyond those of the last step
-    size_t stage_budget = 0;        // bytes of scratch a stage may use; 0: as much as pays
-    // Place of the session whose layer wrote the entries that this layer reads (V4.1; LayerSources::entries).
-    // That session runs each step before this one. Null if the layer reads its own entries.
+    int32_t max_step_tokens = 512;  // tokens of all requests in one step
+    int32_t rewind_tokens = 0;      // tokens before the last step that truncate() may remove
+    size_t stage_budget = 0;        // scratch bytes per stage; 0: as many as improve speed
+    // Place of the session whose layer wrote the entries that this layer reads (V4.1; LayerSources::entries),
+    // and which runs each step before this session. Null if the layer reads its own entries.
     std::shared_ptr<SessionPlace> entries_of;
-    uint64_t page_seed = 1;  // pages are handed out in a shuffled order: nothing may rely on neighbours
+    uint64_t page_seed = 1;  // seed for shuffling pages, so that nothing relies on their order
 };
 
 using StepRequest = smla_step_request;
@@ -50,33 +50,33 @@ public:
 
     struct Step {
         std::span<const StepRequest> requests;
-        // on the host, or on the context's device
-        Tensor hidden{};          // [T,hidden], the requests' tokens one after the other
+        // Tensors on the host or on the context's device.
+        Tensor hidden{};          // [T,hidden], ordered by request
         Tensor out{};             // [T,hidden]
-        Tensor rope_positions{};  // [T] i32 or i64, optional: the order in the request
-        Tensor forced_topk{};     // [T,k] i32: see LayerStep; shared layers need it
-        Tensor candidates{};      // [T,B] i32: see LayerStep; of the layer that names them
+        Tensor rope_positions{};  // [T] i32 or i64, optional; default: order in the request
+        Tensor forced_topk{};     // [T,k] i32: see LayerStep; required by shared layers
+        Tensor candidates{};      // [T,B] i32: see LayerStep; from the layer that selects them
         const Tap* tap = nullptr;
     };
     void forward(const Step& step);
 
-    // Selected positions of the last step, [T,k] i32 on the host until the next one: for the layers that
-    // share them. Absent without an indexer; no rows after a step that failed.
+    // Selected positions of the last step, [T,k] i32 on the host, valid until the next step, for layers that
+    // share them. Absent without an indexer; no rows after a failed step.
     Tensor topk() const;
-    Tensor candidates() const;  // likewise, the blocks that it named
+    Tensor candidates() const;  // likewise, the selected blocks
     void check_request(const char* field, int32_t request) const;
     int32_t length(int32_t request) const { return lengths_[size_t(request)]; }
     void end_request(int32_t request);  // frees its pages
-    // The request forgets all but its first `tokens` tokens. Caches of a window reach back as far as the last
-    // step and rewind_tokens before it.
+    // Drops all but the first `tokens` tokens of a request. Window caches only reach back over the last step
+    // and rewind_tokens before it.
     void truncate(int32_t request, int32_t tokens);
-    // Request `target` holds what `source` holds, in pages of its own; what it held before is dropped.
+    // Copies request `source`, including its pages, to `target`, whose old content is dropped.
     void copy_request(int32_t source, int32_t target);
-    // Request i holds what request sources[i] held before, for every i; one request may be named often.
+    // Gives each request i the old content of request sources[i], which may be listed several times.
     void reorder(std::span<const int32_t> sources);
-    // Another session of this layer with all requests of this one. The formats and page_tokens are the same.
+    // Returns another session of this layer with all requests, formats and page_tokens of this one.
     std::unique_ptr<Session> clone(const SessionOptions& options) const;
-    // Sessions that read `other` read this one from now on.
+    // Makes sessions that read `other` read this one.
     void replace(Session& other);
     const std::shared_ptr<SessionPlace>& place() const { return place_; }
 
@@ -85,7 +85,7 @@ public:
     const std::vector<CacheNeed>& needs() const { return needs_; }
     size_t cache_bytes() const;
     size_t workspace_bytes() const { return workspace_bytes_; }
-    StageRecords records{};  // of all steps so far
+    StageRecords records{};  // totals of all steps so far
 
 private:
     // The block table of a cache group in this step.
@@ -100,10 +100,10 @@ private:
         smla_cache cache{};
         std::shared_ptr<void> memory;  // of the cache
         std::vector<int32_t> free_pages;
-        std::vector<std::vector<int32_t>> pages;  // by request; -1: given back, no longer visible
+        std::vector<std::vector<int32_t>> pages;  // by request; -1: returned to the pool
         StepTable table;
     };
-    // A group of the session whose entries this one reads.
+    // A cache group of the session whose entries this session reads.
     struct ReadGroup {
         int32_t bit;
         StepTable table;
@@ -133,7 +133,7 @@ private:
     void place_table(StepTable& table, const Group& group, std::span<const StepRequest> requests);
     const Session& entries_of() const { return *options_.entries_of->session; }
     LayerStep layer_step(const Step& step);
-    const Group* find_group(int32_t bit) const;  // null: the layer has none
+    const Group* find_group(int32_t bit) const;  // null if the layer has none
     CacheGroup cache_group(int32_t bit, const Tensor& slots) const;
     Step largest_step() const;
     size_t largest_workspace(Step largest);
@@ -158,8 +158,8 @@ private:
     std::vector<int32_t> query_start_loc_, seq_lens_, topk_, candidates_;
     LayerSources sources_;
     int64_t last_tokens_ = 0;
-    // Results of the last step that stay on the GPU until topk() or candidates() asks for them: up to 8 MB,
-    // which few callers want.
+    // Results of the last step, up to 8 MB, that stay on the GPU until topk() or candidates() copies them,
+    // because few callers need them.
     mutable Tensor placed_topk_{}, placed_candidates_{};
     Staging staging_;
     OwnedWorkspace workspace_;

@@ -1,4 +1,4 @@
-// What a session refuses: when it is made, and of a step before anything is written.
+// Checks of a session: of its options, and of each step before anything is written.
 #include "layers/session.h"
 
 namespace smla {
@@ -16,7 +16,7 @@ void Session::check_options() const {
     SMLA_CHECK(options_.caches.page_tokens >= 1, "page_tokens", options_.caches.page_tokens, "1 or more");
     SMLA_CHECK(options_.rewind_tokens >= 0, "rewind_tokens", options_.rewind_tokens, "0 or more");
     check_entries_of();
-    constexpr int64_t kMaxRows = int64_t(1) << 31;  // int32 numbers them; so their bytes fit size_t, too
+    constexpr int64_t kMaxRows = int64_t(1) << 31;  // int32 row numbers; bytes fit size_t
     for (const CacheNeed& need : needs_) {
         const int64_t rows = need.pages(options_.max_tokens, options_.max_step_tokens) * need.page_rows;
         SMLA_CHECK(rows <= kMaxRows / options_.max_requests, "max_requests", options_.max_requests,
@@ -24,8 +24,8 @@ void Session::check_options() const {
     }
 }
 
-// A layer that reads another's entries needs that layer's session, which holds the same requests. Checked in
-// each step too: the session may have been resized, or be gone.
+// A layer that reads another layer's entries needs that layer's session with the same requests. Each step
+// repeats this check, because the session may have been resized or destroyed.
 void Session::check_entries_of() const {
     if (!reads_entries()) {
         SMLA_CHECK(!options_.entries_of, "entries_of", "a session",
@@ -88,7 +88,7 @@ void Session::check(const Step& step) const {
     check_sources(step, tokens);
 }
 
-// The layers that this one reads have run the same step.
+// Throws unless the layers that this layer reads have run the same step.
 void Session::check_sources(const Step& step, int64_t tokens) const {
     check_candidates(layer_, step.candidates, {}, !present(step.forced_topk), tokens);
     check_entries_of();
@@ -102,7 +102,7 @@ void Session::check_sources(const Step& step, int64_t tokens) const {
     }
 }
 
-// Attention follows these numbers as they stand: the keys of later tokens must not be among them.
+// Attention does not check forced entries, which must not include keys of later tokens.
 void Session::check_forced_entries(const Step& step, int64_t tokens) const {
     const AttentionConfig& config = layer_.config();
     check_forced_topk("step.forced_topk", layer_, step.forced_topk, tokens);

@@ -1,5 +1,4 @@
-// The pages that requests hold: handed out for the tokens of a step, taken back, copied to other requests and
-// into other sessions.
+// Pages of requests: allocated for the tokens of a step, freed, and copied to other requests and sessions.
 #include "layers/session.h"
 
 #include <algorithm>
@@ -42,7 +41,7 @@ int32_t Session::take_page(Group& group) {
     return page;
 }
 
-// Gives pages[first, last) back; the list keeps its length.
+// Frees pages[first, last); the list keeps its length.
 void Session::give_back(Group& group, std::vector<int32_t>& pages, int64_t first, int64_t last) {
     for (int64_t i = first; i < std::min(last, int64_t(pages.size())); ++i) {
         if (pages[size_t(i)] >= 0) group.free_pages.push_back(pages[size_t(i)]);
@@ -50,7 +49,7 @@ void Session::give_back(Group& group, std::vector<int32_t>& pages, int64_t first
     }
 }
 
-// Adds pages for what the step appends. Pages that neither this step nor a later one can see go back.
+// Adds pages for new tokens of the step. Frees pages that neither this step nor a later one can see.
 void Session::fit_pages(Group& group, const StepRequest& request) {
     std::vector<int32_t>& pages = group.pages[size_t(request.request)];
     const int64_t before = lengths_[size_t(request.request)], page = group.need.page_rows;
@@ -81,7 +80,7 @@ void Session::cut_pages(int32_t request, int32_t tokens) {
     lengths_[size_t(request)] = tokens;
 }
 
-// The fewest tokens, but for 0, that truncate() can leave: the next token's window must still have its pages.
+// Returns the fewest tokens, except 0, that truncate() can keep: the next token's window needs its pages.
 int32_t Session::shortest(int32_t request) const {
     int64_t tokens = 0;
     for (const Group& group : groups_) {
@@ -122,8 +121,8 @@ void Session::reorder(std::span<const int32_t> sources) {
     rearrange(moves);
 }
 
-// The requests move.to, each named once, hold what move.from held before. One move takes over the pages of a
-// source that is a target itself; the others copy.
+// Moves the content of requests move.from to requests move.to, each listed once. If a source is also a
+// target, one move takes over its pages; the others copy them.
 void Session::rearrange(std::span<const Move> moves) {
     const size_t requests = lengths_.size();
     std::vector<bool> target(requests);
@@ -152,7 +151,7 @@ void Session::rearrange(std::span<const Move> moves) {
     for (const Move& move : moves) lengths_[size_t(move.to)] = before[size_t(move.from)];
 }
 
-// New pages for `pages` from `first` on; those before are not needed.
+// Returns new pages for `pages` from `first` on; earlier pages are not needed.
 std::vector<int32_t> Session::duplicate(Group& group, const std::vector<int32_t>& pages, int64_t first,
                                         std::vector<int32_t>& pairs) {
     std::vector<int32_t> out(pages.size(), -1);
@@ -174,7 +173,7 @@ void Session::copy_pages(const smla_cache& source, const smla_cache& target, std
     args.target = target;
     args.pairs = placed.view;
     run_stage<Stage::copy_pages>(args, context_.env(workspace_.at_least(workspace_bytes_)));
-    context_.device().wait(nullptr);  // before the list of pairs goes
+    context_.device().wait(nullptr);  // before `pairs` is freed
 }
 
 std::unique_ptr<Session> Session::clone(const SessionOptions& options) const {
@@ -192,7 +191,7 @@ std::unique_ptr<Session> Session::clone(const SessionOptions& options) const {
         Group& to = out->groups_[g];
         std::vector<int32_t> pairs;
         for (size_t r = 0; r < requests; ++r) {
-            // as much as steps of the clone's size would have left
+            // keeps the pages that steps of the clone's size would have kept
             const int64_t left = lengths_[r] - to.need.resident - options.max_step_tokens;
             const int64_t first = to.need.resident ? left / to.need.page_rows : 0;
             to.pages[r] = duplicate(to, groups_[g].pages[r], first, pairs);

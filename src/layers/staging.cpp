@@ -38,14 +38,14 @@ Tensor Staging::put_numbers(const Tensor& host, int64_t rows) {
 }
 
 void Staging::send() {
-    if (numbers_used_ <= kSmall) pieces_ = {{0, numbers_used_}};  // else what lies between them costs more
+    if (numbers_used_ <= kSmall) pieces_ = {{0, numbers_used_}};  // larger pieces are copied one by one
     for (const Piece& each : pieces_)
         context_.device().upload_heap(static_cast<char*>(memory_) + each.at, numbers_.data() + each.at,
                                       each.bytes, nullptr);
     pieces_.clear();
 }
 
-// Small tensors pass through memory of the session's own, so that nobody waits.
+// Copies small tensors through the session's own memory, so that nothing waits.
 Tensor Staging::put(const Tensor& host) {
     const Tensor out = room(host);
     if (out.data == host.data) return out;

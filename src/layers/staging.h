@@ -1,4 +1,4 @@
-// Where a session's host tensors lie while a layer on a GPU reads them; on a CPU they stay where they are.
+// GPU copies of a session's host tensors for one step. On a CPU, the tensors are used in place.
 #pragma once
 
 #include "core/tensor.h"
@@ -16,21 +16,20 @@ public:
     Staging(const Staging&) = delete;
     Staging& operator=(const Staging&) = delete;
 
-    // Allocates room for every later step, `numbers` bytes of it for put_numbers(). Before that, tensors stay
-    // on the host, as in a sizing pass.
+    // Allocates room for all later steps, `numbers` bytes of it for put_numbers(). Before this call, as in a
+    // sizing pass, tensors stay on the host.
     void reserve(size_t numbers, size_t bytes);
-    void begin_step();               // forgets what the last step put
-    Tensor put(const Tensor& host);  // a copy on the device; what lies there already as it is
-    // Room for a dense list of the session's own, of which the first `rows` are copied by send(). That waits
-    // for nothing: with a copy of each list that waited, a step of one token took 30 to 60 us longer on an
-    // H200.
+    void begin_step();               // drops the last step's tensors
+    Tensor put(const Tensor& host);  // returns a copy on the device, or `host` if it is there
+    // Returns room for a dense list in the session's memory. send() copies the first `rows` rows without
+    // waiting: one waiting copy per list made one-token steps 30 to 60 us longer on an H200.
     Tensor put_numbers(const Tensor& host, int64_t rows);
     void send();
-    Tensor room(const Tensor& host);  // the same shape, not copied: for results
-    // Copies the rows of a result back to `host`; does nothing where both are one memory.
+    Tensor room(const Tensor& host);  // memory of this shape, for results
+    // Copies the rows of a result back to `host`, unless both are the same memory.
     void get(const Tensor& placed, const Tensor& host) const;
 
-    static constexpr size_t kAlignment = 256;  // of what put() and room() give
+    static constexpr size_t kAlignment = 256;  // of put() and room()
 
 private:
     bool stays(const Tensor& tensor) const {
@@ -44,11 +43,11 @@ private:
     Context& context_;
     void* memory_ = nullptr;  // numbers, then other tensors
     size_t bytes_ = 0, used_ = 0;
-    std::vector<char> numbers_;  // as they will lie on the device
+    std::vector<char> numbers_;  // in device layout
     size_t numbers_used_ = 0;
     std::vector<Piece> pieces_;
-    std::vector<char> small_;         // what put() copies from
-    std::vector<DeviceBuffer> more_;  // of a step with tensors wider than were reserved
+    std::vector<char> small_;         // source of put()'s copies
+    std::vector<DeviceBuffer> more_;  // for tensors that exceed the reserved room
 };
 
 }  // namespace smla
