@@ -11,7 +11,7 @@ BackendArgs backend_args(const AttentionConfig& config, int64_t layer) {
     args.rope_dim = config.common.rope_dim ? int32_t(config.common.rope_dim) : -1;
     args.ratio = int32_t(config.compress_ratio(layer));
     const int64_t pool = config.hybrid ? 1 : std::max<int64_t>(args.ratio, 1);
-    args.topk = config.indexer ? int32_t(config.indexer->topk * pool) : 0;  // in tokens, as index_topk is
+    args.topk = config.indexer ? int32_t(config.indexer->topk * pool) : 0;  // in tokens, like index_topk
     args.softmax_scale = config.softmax_scale();
     args.max_tokens = args.max_requests = args.max_seq_len = 1;
     if (config.hybrid) {

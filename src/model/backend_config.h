@@ -1,4 +1,4 @@
-// A model's layer as attention backends want it described.
+// Describes a model's layer for attention backends.
 #pragma once
 
 #include "backends/backend.h"
@@ -6,7 +6,7 @@
 
 namespace smla {
 
-// Dimensions, scale and kind; the caller adds the device, cache type and maxima (1 until then).
+// Returns dimensions, scale and kind; the caller sets device, cache type and maxima (1 by default).
 BackendArgs backend_args(const AttentionConfig& config, int64_t layer);
 
 }  // namespace smla

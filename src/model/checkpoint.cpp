@@ -20,7 +20,8 @@ constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr const char* kSuffix = ".safetensors";
 constexpr size_t kMaxIndexBytes = 100000000;
 
-// Throws unless a tensor of the caller's is one: whatever its shape, as weights of other layers may be odd.
+// Throws unless a caller's tensor is valid. Any shape is accepted, because other layers may have unusual
+// ones.
 void check_memory(const std::string& field, const Tensor& tensor) {
     constexpr uint32_t kAll = ~uint32_t(0);
     try {
@@ -38,15 +39,15 @@ void check_memory(const std::string& field, const Tensor& tensor) {
 
 struct Checkpoint::State {
     struct Shard {
-        std::string path;  // empty: given as a file
+        std::string path;  // empty: from from_file()
         std::optional<SafetensorsFile> file;
     };
     std::string name;
     std::mutex mutex;  // guards opening shards
     std::vector<Shard> shards;
     std::map<std::string, size_t> shard_of;
-    std::map<std::string, Tensor> given;  // by the caller, instead of shards
-    Device* device = &host_device();      // where these may lie
+    std::map<std::string, Tensor> given;  // the caller's tensors, instead of shards
+    Device* device = &host_device();      // where `given` may be stored
 
     const SafetensorsFile& opened(size_t shard) {
         std::lock_guard lock(mutex);
@@ -80,7 +81,7 @@ struct Checkpoint::State {
             if (!item.value().is_string())
                 fail(SMLA_DATA_ERROR, field, json_text(item.value()), "the name of a file");
             const std::string& file = item.value().get_ref<const std::string&>();
-            // A plain name only: an index must not reach outside its folder.
+            // Accepts only plain names, because an index must not refer to files outside its folder.
             if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos ||
                 file.find('\0') != std::string::npos)
                 fail(SMLA_DATA_ERROR, field, json_text(item.value()),
@@ -125,7 +126,7 @@ struct Checkpoint::State {
                  text(kWholeFile, ", ", kIndexFile, " or *", kSuffix));
         std::sort(files.begin(), files.end());
         for (const std::string& file : files) add_file(SafetensorsFile::open(file));
-        name += text(", which has no ", kWholeFile);  // if tensors are missing, this may be why
+        name += text(", which has no ", kWholeFile);  // a possible reason for missing tensors
     }
 };
 

@@ -21,10 +21,10 @@ struct KnownModel {
     std::string_view architecture;  // prefix of its class names in `architectures`
     ModelFamily family;
     bool latent_eps_is_rms_eps;
-    int64_t weight_block = 128;  // rows and columns per scale of fp8 weights, where the config does not tell
+    int64_t weight_block = 128;  // default rows and columns per scale of fp8 weights
 };
-// GLM-5.x: config says rms_norm_eps 1e-5; vLLM and SGLang use it in the latent norms as well, transformers
-// uses 1e-6. DeepSeek: 1e-6 everywhere. `latent_norm_eps` overrides both.
+// GLM-5.x: the config has rms_norm_eps 1e-5, which vLLM and SGLang also use in the latent norms; transformers
+// uses 1e-6 there. DeepSeek: 1e-6 everywhere. `latent_norm_eps` overrides both.
 constexpr KnownModel kModels[] = {{"deepseek_v32", "DeepseekV32For", ModelFamily::dsa, false},
                                   {"glm_moe_dsa", "GlmMoeDsaFor", ModelFamily::dsa, true},
                                   {"glm5_next", "Glm5NextFor", ModelFamily::dsa, true},
@@ -71,7 +71,7 @@ const KnownModel* read_model(const ObjectReader& top, const std::optional<Object
     }
     for (const ObjectReader* each : objects)
         if (const KnownModel* model = find_model_of_class(*each)) return model;
-    // V3.2 with the name of V3, for tools that support only V3. vLLM and SGLang also detect it by index_topk.
+    // V3.2 under the name V3, for tools that only support V3. vLLM and SGLang also detect it by index_topk.
     if (v3 && objects.back()->has("index_topk")) return find_model("deepseek_v32");
     if (top.good({"model_type"})) top.add("model_type", got, text("one of ", known));
     return nullptr;
@@ -119,7 +119,7 @@ void check_layer(const CommonConfig& common, int64_t layer) {
 const Json* read_layer_list(const ObjectReader& reader, const char* name) {
     const Json* list = reader.list(name);
     if (!list) return nullptr;
-    // An empty list must not pass for an absent one: layers would get a kind that the config does not name.
+    // Rejects an empty list, because as an absent list it would give layers a kind that is not in the config.
     if (list->empty()) reader.add(name, json_text(*list), "an entry for each layer");
     else if (list->size() > size_t(kMaxLayers))
         reader.add(name, text(list->size(), " layers"), text("at most ", kMaxLayers));

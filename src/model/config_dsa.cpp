@@ -6,8 +6,8 @@ namespace smla {
 
 namespace {
 
-// Which layers have an indexer: a list of names, a string of letters, or a rule (GLM-5.2). V3.2 and GLM-5
-// have none of these: all layers have one.
+// Reads which layers have an indexer: a list of names, a string of letters, or a rule (GLM-5.2). Configs of
+// V3.2 and GLM-5 omit this, because all their layers have one.
 void read_index_sharing(const ObjectReader& reader, DsaConfig& dsa) {
     if (const Json* list = read_layer_list(reader, "indexer_types")) {
         for (size_t i = 0; i < list->size(); ++i) {
@@ -64,8 +64,8 @@ void read_rotary(const ObjectReader& reader, AttentionConfig& config, DsaConfig&
         }
     }
     if (!has_theta) reader.add("rope_theta", "absent", "a number, here or in rope_parameters");
-    // As vLLM and SGLang decide; the main attention's rope_interleave says nothing of the indexer. GLM's own
-    // code knows interleaved only, and configs that transformers 5.17 saves do not name it.
+    // This is the rule of vLLM and SGLang; rope_interleave only applies to the main attention. GLM's own code
+    // only supports interleaved, and configs saved by transformers 5.17 omit the option.
     const bool glm = config.common.model_type == "glm_moe_dsa";
     const bool interleaved = reader.boolean("indexer_rope_interleave", glm);
     config.indexer->rope_style = interleaved ? SMLA_ROPE_INTERLEAVED : SMLA_ROPE_HALF;
@@ -74,8 +74,8 @@ void read_rotary(const ObjectReader& reader, AttentionConfig& config, DsaConfig&
                    text("at least qk_rope_head_dim, ", rope_dim));
 }
 
-// GLM-5.3 rotates nothing, and its indexer selects pools. Defaults are those of transformers, which saves
-// sparse layers as "indexed_attention" since 5.23.
+// GLM-5.3 rotates nothing, and its indexer selects pools. Defaults are from transformers, which names sparse
+// layers "indexed_attention" since 5.23.
 void read_pools(const ObjectReader& reader, AttentionConfig& config, DsaConfig& dsa) {
     if (const int64_t rope = reader.integer("qk_rope_head_dim", 0, kMaxHeadDim, 0))
         reader.add("qk_rope_head_dim", text(rope), "0: attention of this model rotates nothing");
@@ -84,7 +84,7 @@ void read_pools(const ObjectReader& reader, AttentionConfig& config, DsaConfig& 
     if (reader.good({"index_topk", "index_kpool"}) && topk % dsa.pool != 0)
         reader.add("index_topk", text(topk), text("a multiple of index_kpool, ", dsa.pool));
     topk /= dsa.pool;
-    // A token before the first whole pool would have nothing to attend to.
+    // Without the tail, a token before the first whole pool could attend to nothing.
     if (!reader.boolean("index_kpool_always_select_tail", true))
         reader.add("index_kpool_always_select_tail", "false", "true");
 
@@ -110,9 +110,9 @@ void read_pools(const ObjectReader& reader, AttentionConfig& config, DsaConfig& 
         dsa.linear.push_back(layer % 4 != 3);
 }
 
-// The first layer that attends to a selection makes it.
+// Checks that the first layer with sparse attention makes its own selection.
 void check_first_selection(const ObjectReader& reader, const AttentionConfig& config) {
-    const std::vector<bool>& linear = config.dsa->linear;  // may list more layers than there are
+    const std::vector<bool>& linear = config.dsa->linear;  // may list more layers than the model has
     const int64_t listed = std::min(int64_t(linear.size()), config.common.layers);
     const int64_t first = std::find(linear.begin(), linear.begin() + listed, false) - linear.begin();
     if (listed > 0 && first == listed)

@@ -6,7 +6,7 @@ namespace smla {
 
 namespace {
 
-constexpr int64_t kSparseRatio = 4;  // overlap and indexer come with this ratio
+constexpr int64_t kSparseRatio = 4;  // overlap and indexer require this ratio
 constexpr int64_t kMaxRatio = 4096;
 
 int64_t read_ratio(const ObjectReader& reader, const HybridConfig& hybrid, const Json& value,
@@ -17,7 +17,7 @@ int64_t read_ratio(const ObjectReader& reader, const HybridConfig& hybrid, const
     return ratio;
 }
 
-// transformers: layer_types names each layer, compress_rates gives the ratio of a name
+// Reads the layer_types of transformers, a name per layer; compress_rates has the ratio of each name.
 void read_layer_types(const ObjectReader& reader, const Json& types, HybridConfig& hybrid) {
     int64_t sparse = kSparseRatio, heavy = 128;
     if (const std::optional<ObjectReader> rates = reader.object("compress_rates")) {
@@ -58,13 +58,12 @@ void read_ratios(const ObjectReader& reader, CommonConfig& common, HybridConfig&
     }
     const int64_t given = int64_t(hybrid.compress_ratios.size());
     if (common.layers == 0) common.layers = given;
-    if (given < common.layers && !hybrid.sharing)  // layers past V4.1's list slide
+    if (given < common.layers && !hybrid.sharing)  // layers past V4.1's list are sliding
         reader.add(name, text(given, " layers"), text("num_hidden_layers, ", common.layers));
-    common.mtp_layers =
-        std::max(common.mtp_layers, given - common.layers);  // the list goes on over the MTP layers
+    common.mtp_layers = std::max(common.mtp_layers, given - common.layers);  // the list includes MTP layers
 }
 
-// qk_rope_head_dim, or a fraction of head_dim in any of the places transformers has put it
+// Returns qk_rope_head_dim, or a fraction of head_dim from any place where transformers has stored it.
 int64_t read_rope_dim(const ObjectReader& reader, int64_t head_dim) {
     int64_t dim = 0;
     if (reader.has("qk_rope_head_dim")) {
@@ -102,12 +101,11 @@ void read_ropes(const ObjectReader& reader, HybridConfig& hybrid) {
         hybrid.rope.theta = nested->number("rope_theta", kMinTheta, kMaxTheta, hybrid.rope.theta);
         if (main) read_rope(*main, false, hybrid.rope);
         if (compress) read_rope(*compress, false, hybrid.compress_rope);
-        // without it, and in this spelling alone, transformers scales rotated channels
+        // Without attention_factor in this form, transformers scales rotated channels.
         if (main && compress && hybrid.compress_rope.yarn && !compress->has("attention_factor"))
             compress->add("attention_factor", "absent", "1");
     }
-    // The flat object is the scaling of the compressing layers only; its theta is theirs as well, not the
-    // main one.
+    // The flat object has the scaling and theta of compressing layers only, not the main theta.
     if (!compress)
         for (const char* name : {"rope_scaling", "rope_parameters"})
             if (const std::optional<ObjectReader> flat = reader.object(name)) {
@@ -148,7 +146,7 @@ SharingConfig read_sharing(const ObjectReader& reader) {
     return sharing;
 }
 
-// The latest of the ascending layers that is not after `layer`; -1: none.
+// Returns the last of the ascending layers that is not after `layer`; -1 if there is none.
 int64_t latest(const std::vector<int64_t>& layers, int64_t layer) {
     int64_t found = -1;
     for (const int64_t each : layers)

@@ -4,9 +4,9 @@ namespace smla {
 
 namespace {
 
-// transformers scales the softmax by mscale_all_dim and cos/sin by attention_factor; where that is absent, by
-// the ratio of both magnitudes, or by one of its own if one of them is 0. Every published model has both
-// equal (ratio 1). Other models are refused rather than computed slightly wrong.
+// transformers scales the softmax by mscale_all_dim and cos/sin by attention_factor, whose default is the
+// ratio of both magnitudes, or a default magnitude if one of them is 0. Both magnitudes are equal (ratio 1)
+// in all published models. Other models are rejected, because results would be slightly wrong.
 double read_magnitude(const ObjectReader& reader, double factor) {
     if (reader.has("attention_factor")) return reader.number("mscale_all_dim", 0, 1000, 0);
     const double all = reader.number("mscale_all_dim", 0, 1000);
@@ -27,19 +27,19 @@ Yarn read_yarn(const ObjectReader& reader, bool dsa) {
     yarn.beta_fast = reader.number("beta_fast", 1e-6, 1e6, 32);
     yarn.beta_slow = reader.number("beta_slow", 1e-6, 1e6, 1);
     const bool truncate = reader.boolean("truncate", true);
-    yarn.truncate = truncate || !dsa;  // so transformers: V4 truncates whatever its config says
+    yarn.truncate = truncate || !dsa;  // as in transformers, V4 always truncates
     if (yarn.beta_fast < yarn.beta_slow && reader.good({"beta_fast", "beta_slow"}))
         reader.add("beta_fast", text(yarn.beta_fast), text("at least beta_slow, ", yarn.beta_slow));
     yarn.place = reader.path("");
     if (dsa) yarn.mscale = read_magnitude(reader, yarn.factor);
-    // V4 has no magnitude: transformers and vLLM pin the factor to 1, whatever the mscale members say.
+    // V4 has no magnitude: transformers and vLLM set the factor to 1 and ignore the mscale members.
     const double factor = reader.number("attention_factor", 0, 1000, 1);
     if (factor != 1 && reader.good({"attention_factor"}))
         reader.add("attention_factor", text(factor), "1: rotated channels stay unscaled");
     return yarn;
 }
 
-// Without its type transformers takes such an object for plain rope and only warns of what it ignores.
+// Without a type, transformers treats the object as plain rope and only warns of what it ignores.
 void check_no_scaling(const ObjectReader& reader) {
     for (const char* member : {"factor", "original_max_position_embeddings", "beta_fast", "beta_slow",
                                "mscale", "mscale_all_dim", "attention_factor", "truncate"})

@@ -51,7 +51,8 @@ void convert_all(const Tensor& from, Tensor to) {
     }
 }
 
-// Index of the first NaN or infinity; -1: none. Compares exponents as integers, so that the loop vectorises.
+// Returns the index of the first NaN or infinity, or -1. Integer comparisons of exponents let the loop
+// vectorize.
 template <class Bits, int ExponentBits, int FractionBits>
 int64_t first_with_full_exponent(const void* data, int64_t count) {
     constexpr Bits kExponent = Bits((Bits(1) << ExponentBits) - 1) << FractionBits;

@@ -1,4 +1,4 @@
-// Stored weights into the element type that stages read.
+// Conversion of stored weights to the element type that stages read.
 #pragma once
 
 #include "model/safetensors.h"
@@ -6,24 +6,24 @@
 namespace smla {
 
 bool is_contiguous(const Tensor& tensor);
-// A contiguous copy of a host tensor of any strides.
+// Returns a contiguous copy of a host tensor of any strides.
 HostTensor packed(const HostTensor& stored);
 
-// The tensor itself if it has that dtype already, else a contiguous copy: f64, f32, bf16 or f16 to f64, f32
-// or bf16.
+// Returns the tensor itself if it already has that dtype, else a contiguous copy: f64, f32, bf16 or f16 to
+// f64, f32 or bf16.
 HostTensor convert_weight(const HostTensor& stored, smla_dtype dtype);
 
-// Index of the first element of a contiguous f64, f32 or bf16 tensor that is NaN or infinite; -1 if none is.
+// Returns the index of the first NaN or infinity in a contiguous f64, f32 or bf16 tensor; -1 if none.
 int64_t first_not_finite(const Tensor& values);
 
 struct BlockSize {
     int64_t rows = 128, columns = 128;
 };
-// Rows and columns of the scale of a matrix; the last block may be partial.
+// Returns the rows and columns of a matrix's scale; the last block may be partial.
 BlockSize scale_shape(const Tensor& codes, BlockSize block);
 
-// W[r,c] = codes[r,c] * scale[r / rows, c / columns] for e4m3 codes. The product is rounded to f32 (exact for
-// scales that are powers of two) and then to bf16 if that is wanted; in f64 it is exact.
+// Returns W[r,c] = codes[r,c] * scale[r / rows, c / columns] for e4m3 codes. The product is exact in f64;
+// otherwise it is rounded to f32 (exact for powers of two) and, for bf16, again to bf16.
 HostTensor dequantise(const Tensor& codes, const Tensor& scale, BlockSize block, smla_dtype dtype);
 
 }  // namespace smla

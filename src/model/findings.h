@@ -1,4 +1,4 @@
-// Everything that is wrong with one file, collected and reported in one error.
+// Collects everything that is wrong with one file and reports it in one error.
 #pragma once
 
 #include "core/status.h"
@@ -9,7 +9,7 @@
 
 namespace smla {
 
-// Text from a file, fit for an error line: control and non-ASCII bytes as \xNN, long text cut.
+// Returns text from a file for an error line: control and non-ASCII bytes as \xNN, long text cut.
 std::string printable(std::string_view raw);
 std::string in_quotes(std::string_view raw);  // the same between quotes
 
@@ -18,13 +18,13 @@ public:
     explicit Findings(std::string source) : source_(std::move(source)) {}
 
     void add(std::string field, std::string got, std::string wanted);
-    // What reading a part of the file threw, once per field. A status other than SMLA_DATA_ERROR becomes
-    // that of the one error.
+    // Adds an error from reading a part of the file, once per field. The final error has this error's status,
+    // unless the status is SMLA_DATA_ERROR.
     void add(const Error& error);
     bool empty() const { return list_.empty(); }
     bool has(const std::string& field) const;
     const std::string& source() const { return source_; }
-    // One finding keeps its own field, got and wanted; several are listed in each of the three.
+    // Throws the findings as one error; several findings are listed in each of field, got and wanted.
     void throw_if_any() const;
 
 private:

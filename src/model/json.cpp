@@ -8,9 +8,8 @@ namespace smla {
 
 namespace {
 
-// Builds the value itself: nlohmann's own builder keeps the last of duplicate keys silently, and its callback
-// parser searches the whole parent at every closing brace, which takes hours on a header of a million
-// tensors.
+// Builds the value itself, because nlohmann's builder silently keeps the last of duplicate keys, and its
+// callback parser searches the parent at every closing brace: hours for a header of a million tensors.
 class Builder final : public nlohmann::json_sax<Json> {
 public:
     Builder(const std::string& source, JsonLimits limits) : source_(source), limits_(limits) {}
@@ -106,7 +105,7 @@ void take_apart(Json& value) {
 JsonDocument::~JsonDocument() { take_apart(*this); }
 
 JsonDocument parse_json(std::string_view text, const std::string& source, JsonLimits limits) {
-    // nlohmann takes a NUL byte for the end of its input and would not look at what follows
+    // nlohmann ends its input at a NUL byte and ignores what follows
     const size_t nul = text.find('\0');
     if (nul != text.npos) fail(SMLA_DATA_ERROR, source, smla::text("a NUL at byte ", nul), "valid JSON");
     Builder builder(source, limits);

@@ -15,12 +15,11 @@ using Json = nlohmann::json;
 
 struct JsonLimits {
     size_t depth = 32;
-    int64_t values =
-        1000000;  // numbers, strings, lists and objects in all: bounds the memory (about 64 B each)
+    int64_t values = 1000000;  // values of any kind; bounds the memory (about 64 B each)
 };
 
-// nlohmann's destructor allocates memory to walk deep values without recursion, and terminates the process
-// where there is none. This destructor empties the values before, by recursion: their depth is limited.
+// nlohmann's destructor allocates memory to walk deep values without recursion, and ends the process if that
+// fails. This destructor first empties the values by recursion, whose depth is limited.
 class JsonDocument : public Json {
 public:
     JsonDocument() = default;
@@ -30,16 +29,16 @@ public:
     ~JsonDocument();
 };
 
-// `source` is the field of an error, e.g. "config.json".
+// Parses JSON; `source` is the field of an error, e.g. "config.json".
 JsonDocument parse_json(std::string_view text, const std::string& source, JsonLimits limits = {});
 
-// Returns `text` with NaN, Infinity and -Infinity in quotes. Python's json module writes these words without
-// quotes, which is not valid JSON; strings are an error where a number is read, and ignored elsewhere.
+// Returns `text` with NaN, Infinity and -Infinity in quotes, because Python's json module writes these
+// invalid words. Where a number is read, a string is an error; elsewhere it is ignored.
 std::string quote_constants(std::string_view text);
 
 bool is_string(const Json& value, std::string_view wanted);
 
-// Short text of a value for an error: "12", "\"yarn\"", "a list".
+// Returns a value's short text for an error: "12", "\"yarn\"", "a list".
 std::string json_text(const Json& value);
 
 }  // namespace smla

@@ -26,20 +26,20 @@ struct Descriptor {
     Descriptor& operator=(const Descriptor&) = delete;
 };
 
-// What owns a mapping; read_range() finds the file by it.
+// Owner of a mapping, by which read_range() finds the file.
 struct Unmap {
     std::shared_ptr<const Descriptor> file;
     size_t size;
     void operator()(const void* at) const { ::munmap(const_cast<void*>(at), size); }
 };
 
-constexpr size_t kAlignment = 64;  // a cache line; of every dtype too
+constexpr size_t kAlignment = 64;  // a cache line; suits every dtype
 constexpr size_t kMostAtOnce = size_t(1) << 30;
 
 }  // namespace
 
 Bytes map_file(const std::string& path) {
-    // O_NONBLOCK: opening a FIFO must not wait for a writer
+    // O_NONBLOCK, because opening a FIFO must not wait for a writer
     const auto owner =
         std::make_shared<const Descriptor>(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     const Descriptor& file = *owner;

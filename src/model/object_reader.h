@@ -1,5 +1,4 @@
-// Typed members of a JSON object; what is wrong goes to Findings and a harmless value is returned. null is
-// absent.
+// Typed members of a JSON object. Errors go to Findings, and a harmless value is returned. null means absent.
 #pragma once
 
 #include "model/findings.h"
@@ -14,7 +13,7 @@ namespace smla {
 
 class ObjectReader {
 public:
-    // `path` is put before the member's name in findings: "rope_scaling."
+    // `path` precedes member names in findings: "rope_scaling."
     ObjectReader(const Json& object, Findings& findings, std::string path = "")
         : object_(&object), findings_(&findings), path_(std::move(path)) {}
 
@@ -22,11 +21,12 @@ public:
     bool has(const char* name) const { return find(name) != nullptr; }
     std::string path(const std::string& name) const { return path_ + name; }
     void add(const std::string& name, std::string got, std::string wanted) const;
-    // None of these members has been reported: rules between members ask first, so that one fault is told
-    // once.
+    // Returns whether none of these members has been reported. Rules between members check this first, so
+    // that one error is reported once.
     bool good(std::initializer_list<const char*> names) const;
 
-    // A required member, or with `fallback` an optional one. A wrong value is reported and `low` returned.
+    // Returns a required member, or an optional one if `fallback` has a value. Reports a wrong value and
+    // returns `low`.
     int64_t integer(const char* name, int64_t low, int64_t high, std::optional<int64_t> fallback = {}) const;
     double number(const char* name, double low, double high, std::optional<double> fallback = {}) const;
     bool boolean(const char* name, bool fallback) const;
@@ -34,7 +34,7 @@ public:
     std::optional<ObjectReader> object(const char* name) const;  // an optional object
     const Json* list(const char* name) const;                    // an optional list
 
-    // Checks of a value that is not a member by itself, e.g. an element of a list.
+    // Checks and returns a value that is not itself a member, e.g. an element of a list.
     int64_t integer_of(const Json& value, const std::string& name, int64_t low, int64_t high) const;
 
 private:

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Where symbolic links lead, even if nothing is there yet.
+// Returns the target of symbolic links, which need not exist.
 fs::path followed(fs::path path) {
     std::error_code error;
     for (int i = 0; i < 40 && fs::is_symlink(path, error); ++i) {
@@ -39,10 +39,10 @@ bool link_as(int fd, const std::string& path) {
     return ::linkat(AT_FDCWD, link_to(fd).c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
 }
 
-// Temporary names: that of the file, kMark, process, number.
+// Temporary names consist of the file's name, kMark, process and number.
 constexpr const char* kMark = ".smla-part.";
 
-// Nobody holds the lock of a file whose writer is gone. Without locks on its file system it is left alone.
+// Removes a file whose lock is free, because its writer has ended. Without file locks, the file is kept.
 void remove_unless_locked(const fs::path& path) {
     const int fd = ::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return;
@@ -67,7 +67,7 @@ OutputFile::OutputFile(const std::string& path) : path_(path), target_(followed(
     }
     if (exists && ::access(target_.c_str(), W_OK) != 0) give_up("a file that may be replaced");
     open_beside();
-    if (exists) ::fchmod(fd_, old.st_mode & 07777);  // if it fails: as a new file
+    if (exists) ::fchmod(fd_, old.st_mode & 07777);  // on failure, the mode stays as for a new file
 }
 
 OutputFile::~OutputFile() {
@@ -75,7 +75,7 @@ OutputFile::~OutputFile() {
     if (named_) ::unlink(temporary_.c_str());
 }
 
-// The lock tells others that the writer lives, and ends with it.
+// The lock shows other processes that the writer exists, and ends with the writer.
 void OutputFile::open_beside() {
     static std::atomic<uint64_t> counter{0};
     temporary_ = target_ + text(kMark, ::getpid(), ".", counter.fetch_add(1));
@@ -85,11 +85,11 @@ void OutputFile::open_beside() {
         ::flock(fd_, LOCK_EX);
         return;
     }
-    if (fd_ >= 0) ::close(fd_);  // without /proc it could get no name later
+    if (fd_ >= 0) ::close(fd_);  // without /proc it cannot be named later
     while (!open_named()) ::close(fd_);
 }
 
-// False: another process took the file for one that is left over, before it was locked.
+// Returns false if another process removed the file before it was locked.
 bool OutputFile::open_named() {
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd_ < 0) give_up("a file that can be created");
@@ -125,15 +125,15 @@ void OutputFile::commit() {
 
 void OutputFile::put_in_place() {
     if (::fsync(fd_) != 0) give_up("data on the disk");
-    // Only what replaces another file needs a name before its own.
+    // Only a file that replaces another one first needs a temporary name.
     if (named_ || !fresh_ || !link_as(fd_, target_)) {
         if (!named_) named_ = link_as(fd_, temporary_);
         if (!named_ || ::rename(temporary_.c_str(), target_.c_str()) != 0)
             give_up("a file that can be put in place");
         named_ = false;
     }
-    // The new name must outlive a power cut too; not every file system can sync a folder, and the file is
-    // whole.
+    // Syncs the folder, so that the new name survives a power failure. Not every file system supports this;
+    // the file is complete in any case.
     const int folder = ::open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0) return;
     ::fsync(folder);
@@ -143,7 +143,7 @@ void OutputFile::put_in_place() {
 void OutputFile::check(const std::string& path) {
     struct stat old {};
     const bool exists = ::stat(path.c_str(), &old) == 0;
-    if (exists && !S_ISREG(old.st_mode) && !S_ISDIR(old.st_mode)) return;  // to open a pipe may wait
+    if (exists && !S_ISREG(old.st_mode) && !S_ISDIR(old.st_mode)) return;  // opening a pipe may wait
     OutputFile probe(path);
 }
 

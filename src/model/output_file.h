@@ -1,4 +1,4 @@
-// Files that are written as a whole or not at all.
+// Writes files as a whole or not at all.
 #pragma once
 
 #include <cstddef>
@@ -6,11 +6,11 @@
 
 namespace smla {
 
-// What lies at `path` stays until commit() puts the new file in its place, with the old one's permissions; a
-// symbolic link stays one. Where the file system allows it the new file has no name before that; elsewhere it
-// has a temporary one in the same folder, and where it replaces another it has one for a moment. A process
-// that is killed there leaves it, and the next write to `path` removes it. What is no regular file (a pipe,
-// /dev/null) is written to as it is. Throws SMLA_IO_ERROR.
+// commit() replaces `path` with the new file, which gets the old permissions; a symbolic link remains a link.
+// If the file system allows it, the new file has no name before commit(), or only briefly if it replaces a
+// file; elsewhere it has a temporary name in the same folder. If the process is killed then, the temporary
+// file remains, and the next write to `path` removes it. Anything but a regular file (a pipe, /dev/null) is
+// written directly. Throws SMLA_IO_ERROR.
 class OutputFile {
 public:
     explicit OutputFile(const std::string& path);
@@ -21,7 +21,7 @@ public:
     void write(const char* data, size_t size);
     void commit();
 
-    // Throws what writing there would throw, as far as that is known before, and leaves nothing behind.
+    // Throws the errors that can be foreseen for writing to `path`, and leaves nothing behind.
     static void check(const std::string& path);
 
 private:
@@ -33,7 +33,7 @@ private:
 
     std::string path_, target_, temporary_;
     int fd_ = -1;
-    bool regular_ = true;  // or something that is not replaced
+    bool regular_ = true;  // false: written directly, not replaced
     bool named_ = false;   // lies at `temporary_`
     bool fresh_ = false;   // nothing was at `target_`
 };

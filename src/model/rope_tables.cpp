@@ -10,7 +10,7 @@ constexpr double kPi = 3.14159265358979323846;
 }
 
 YarnRamp yarn_ramp(int64_t dim, double theta, const Yarn& yarn) {
-    // the (real-valued) pair that turns `turns` times within the original context
+    // returns the (real-valued) pair that turns `turns` times within the original context
     const auto pair_of = [&](double turns) {
         return double(dim) * std::log(yarn.original_positions / (2 * kPi * turns)) / (2 * std::log(theta));
     };
@@ -20,7 +20,7 @@ YarnRamp yarn_ramp(int64_t dim, double theta, const Yarn& yarn) {
         high = std::ceil(high);
     }
     low = std::max(low, 0.0);
-    high = std::min(high, double(dim - 1));  // dim - 1, not dim / 2 - 1: so in every published implementation
+    high = std::min(high, double(dim - 1));  // dim - 1, as in every published implementation
     if (low == high) high += 0.001;
     return {low, high};
 }

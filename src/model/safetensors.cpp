@@ -31,7 +31,6 @@ uint64_t little_endian64(const char* at) {
 
 }  // namespace
 
-// Reads and checks the header of one file.
 class SafetensorsHeader {
 public:
     explicit SafetensorsHeader(SafetensorsFile& file) : file_(file) {}
@@ -42,8 +41,8 @@ public:
         const std::string_view header(copy.data, copy.size);
         if (header.empty() || header[0] != '{')
             bad("header", header.empty() ? "nothing" : "a first byte other than {", "{");
-        // A tensor takes 8 values: this allows 500,000, five times the largest checkpoint known (all shards
-        // together).
+        // A tensor takes 8 values, so this allows 500,000 tensors, five times the largest known checkpoint
+        // (all shards).
         const JsonDocument json = parse_json(header, file_.name_ + ": header", {4, 4000000});
         data_size_ = file_.bytes_.size - kLengthBytes - size_t(length);
         file_.data_ = file_.bytes_.data + kLengthBytes + length;
@@ -109,7 +108,7 @@ private:
     uint64_t read_shape(const std::string& name, const Json& json, SafetensorsFile::Entry& entry) const {
         if (!json.is_array()) bad(member(name, "shape"), json_text(json), "a list of integers");
         uint64_t elements = 1,
-                 bound = 1;  // bound: dimensions of 0 count as 1, so that strides cannot overflow either
+                 bound = 1;  // dimensions of 0 count as 1, so that strides cannot overflow
         for (size_t i = 0; i < json.size(); ++i) {
             const std::string field = member(name, text("shape[", i, "]"));
             if (!json[i].is_number_unsigned()) bad(field, json_text(json[i]), "an integer, 0 or more");
@@ -138,8 +137,8 @@ private:
                 text("an end within the file's ", data_size_, " bytes of data"));
     }
 
-    // The official rule: in order of their offsets the tensors follow one another without hole or overlap, to
-    // the end.
+    // The official rule: in order of their offsets, tensors follow one another to the end without gap or
+    // overlap.
     void check_layout() const {
         using Item = const std::pair<const std::string, SafetensorsFile::Entry>*;
         std::vector<Item> order;

@@ -1,5 +1,5 @@
 // Safetensors files: 8 bytes of header length (little endian), a JSON header, then the tensors' bytes without
-// holes. The reader trusts nothing; every error names the file, the tensor and the member that is wrong.
+// gaps. The reader validates everything; every error names the file, the tensor and the wrong member.
 #pragma once
 
 #include "core/tensor.h"
@@ -13,7 +13,7 @@
 
 namespace smla {
 
-// A tensor on the host together with what keeps its memory alive.
+// A tensor on the host and the owner of its memory.
 struct HostTensor {
     Tensor view{};
     std::shared_ptr<const void> memory;
@@ -24,7 +24,7 @@ constexpr size_t kMaxSafetensorsHeader = 100000000;  // limit of the official re
 class SafetensorsFile {
 public:
     static SafetensorsFile open(const std::string& path);
-    // `name` stands for the file in errors.
+    // Errors show `name` as the file.
     static SafetensorsFile from_bytes(Bytes bytes, std::string name);
 
     const std::string& name() const { return name_; }
@@ -33,14 +33,15 @@ public:
     const std::string& dtype(const std::string& tensor) const { return entry(tensor).dtype; }
     const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-    // F64, F32, F16, BF16, F8_E4M3, F8_E8M0, I32, I64, U8, I8 (as u8 bits); others are refused here, not at
-    // open(). A copy of the file's bytes; of from_bytes' a view where they are aligned. A scalar is [1].
+    // Returns a copy of the file's bytes, or a view of aligned from_bytes() data; a scalar is [1]. Supports
+    // F64, F32, F16, BF16, F8_E4M3, F8_E8M0, I32, I64, U8, I8 (as u8 bits); other dtypes throw here, not in
+    // open().
     HostTensor tensor(const std::string& tensor) const;
 
 private:
     friend class SafetensorsHeader;
     struct Entry {
-        std::string dtype;  // as spelt in the file
+        std::string dtype;  // as in the file
         std::vector<int64_t> shape;
         uint64_t begin = 0, end = 0;  // within the data
     };
@@ -57,7 +58,7 @@ struct NamedTensor {
     Tensor tensor;  // on the host, any strides; no e2m1
 };
 
-// By way of an OutputFile: `path` holds either its old content or all of the new. The widest dtypes come
+// Writes through an OutputFile: `path` has either its old content or all of the new. The widest dtypes come
 // first, so that every tensor is aligned.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});

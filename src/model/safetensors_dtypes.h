@@ -10,10 +10,10 @@ namespace smla {
 struct SafetensorsDtype {
     std::string_view name;
     int bytes;
-    smla_dtype dtype;  // 0: known to the format, of no use here
+    smla_dtype dtype;  // 0: in the format, but unsupported
 };
 
-// The first row of a dtype is the name it is written under.
+// The first row of a dtype has the name used for writing.
 constexpr SafetensorsDtype kSafetensorsDtypes[] = {{"F64", 8, SMLA_F64},
                                                    {"F32", 4, SMLA_F32},
                                                    {"F16", 2, SMLA_F16},

@@ -60,7 +60,7 @@ std::string make_header(const std::vector<const NamedTensor*>& order,
     std::string header;
     try {
         header = json.dump();
-    } catch (const Json::exception& error) {  // dump() refuses bytes that are not UTF-8
+    } catch (const Json::exception& error) {  // dump() rejects bytes that are not UTF-8
         fail(SMLA_INVALID_ARGUMENT, "tensor or metadata name", printable(error.what()), "UTF-8");
     }
     header.append((8 - header.size() % 8) % 8, ' ');  // the data starts aligned

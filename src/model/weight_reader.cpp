@@ -85,7 +85,7 @@ HostTensor WeightReader::find(const std::vector<std::string>& names, std::initia
         const HostTensor stored = checkpoint_.tensor(options_.prefix + name);
         if (same_shape(stored.view, shape)) return stored;
         add_wrong(field(name), describe(stored.view), shape_text(shape));
-    } catch (const Error& error) {  // what the tensor's file says of itself: it names that file
+    } catch (const Error& error) {  // error in the tensor's file, with that file's name
         if (error.status != SMLA_DATA_ERROR && error.status != SMLA_IO_ERROR) throw;
         findings_.add(error);
         readable_ = false;
@@ -165,7 +165,8 @@ HostTensor WeightReader::quantised(const HostTensor& stored, const std::string& 
 
 bool WeightReader::packed(const std::string& name) {
     if (!name.ends_with(kWeight)) return false;
-    // GPTQ, AWQ; compressed-tensors; ModelOpt's and compressed-tensors' NVFP4; ModelOpt's AWQ.
+    // Suffixes of GPTQ, AWQ, compressed-tensors, NVFP4 (of ModelOpt and compressed-tensors), and ModelOpt's
+    // AWQ.
     for (const char* suffix :
          {".qweight", ".weight_packed", ".weight_scale_2", ".weight_global_scale", ".pre_quant_scale"}) {
         const std::string beside = name.substr(0, name.size() - kWeight.size()) + suffix;

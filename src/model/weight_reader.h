@@ -1,4 +1,4 @@
-// Reads the tensors of one layer under one spelling of their names, collecting what is wrong.
+// Reads the tensors of one layer under one naming scheme and collects errors.
 #pragma once
 
 #include "model/dequantise.h"
@@ -16,13 +16,14 @@ public:
     WeightReader(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
                  const WeightOptions& options);
 
-    // The first of `names` (each relative to `prefix`) that the checkpoint has; if none, the first is
-    // reported.
+    // Returns the first of `names` (relative to `prefix`) in the checkpoint; reports the first name if there
+    // is none.
     HostTensor matrix(const std::vector<std::string>& names, int64_t rows, int64_t columns);
     HostTensor vector(const std::vector<std::string>& names, int64_t n);  // [n] in f32 or f64
     HostTensor table(const std::vector<std::string>& names, int64_t rows,
-                     int64_t columns);                                    // the same, [rows,columns]
-    HostTensor logits(const std::vector<std::string>& names, int64_t n);  // a vector that may hold infinities
+                     int64_t columns);  // likewise [rows,columns]
+    HostTensor logits(const std::vector<std::string>& names,
+                      int64_t n);  // a vector that allows infinities
     HostTensor optional_vector(const std::vector<std::string>& names, int64_t n);
 
     bool has(const std::string& name) const { return checkpoint_.has(options_.prefix + name); }
@@ -40,7 +41,8 @@ private:
     std::string field(const std::string& name) const;
     HostTensor plain(const std::vector<std::string>& names, std::initializer_list<int64_t> shape,
                      bool infinities = false);
-    // In `dtype`, its values checked; a tensor on a device that has it already is not looked at.
+    // Returns a tensor in `dtype` with checked values. A device tensor that already has this dtype is not
+    // checked.
     HostTensor converted(const HostTensor& stored, smla_dtype dtype, const std::string& name,
                          bool infinities = false);
     HostTensor quantised(const HostTensor& stored, const std::string& name);
@@ -56,7 +58,7 @@ private:
     BlockSize block_;
     smla_dtype vectors_;
     Findings findings_;
-    bool readable_ = true;  // no tensor so far is absent or misshapen: their values are worth reading
+    bool readable_ = true;  // whether all tensors so far exist with their shapes; if not, values are not read
 };
 
 }  // namespace smla

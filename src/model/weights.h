@@ -1,5 +1,5 @@
-// The weights of one attention layer, by name from a checkpoint. Each is held once: as a view of the mapped
-// file or of the caller's memory where it is stored as wanted, else as one converted copy.
+// The weights of one attention layer, by name from a checkpoint. Each weight is stored once: as the
+// checkpoint's tensor if that has the right dtype, else as a converted copy.
 #pragma once
 
 #include "model/checkpoint.h"
@@ -12,10 +12,10 @@
 namespace smla {
 
 struct WeightOptions {
-    // of matrices: f32, bf16 or f64. Vectors, ape and sinks are f32 (f64 with f64).
+    // dtype of matrices: f32, bf16 or f64. Vectors, ape and sinks are f32 (f64 with f64).
     smla_dtype matrices = SMLA_F32;
-    std::string prefix;      // before every name of the checkpoint
-    bool as_stored = false;  // matrices of f32 and bf16 keep their dtype
+    std::string prefix;      // prefix of all names in the checkpoint
+    bool as_stored = false;  // whether f32 and bf16 matrices keep their dtype
 };
 
 // Shapes: Q q_lora_rank, L kv_lora_rank, N qk_nope_head_dim, R rope_dim, V v_head_dim, X hidden_size, H
@@ -26,26 +26,26 @@ struct DsaIndexerWeights {
     HostTensor k_norm;        // [D]
     HostTensor k_norm_bias;   // [D]
     HostTensor head_weights;  // [Hi,X]
-    HostTensor pool_gate;     // [D,X]: GLM-5.3, logits of a token's share in its pool
-    HostTensor pool_ape;      // [pool,D]: GLM-5.3, added to them by the token's place
+    HostTensor pool_gate;     // [D,X]: GLM-5.3, logits of a token's weight in its pool
+    HostTensor pool_ape;      // [pool,D]: GLM-5.3, bias of these logits by place in the pool
 };
 
 struct DsaWeights {
-    HostTensor input_norm;  // [X], of the block around; absent (ndim 0) if the checkpoint has none
+    HostTensor input_norm;  // [X], norm before the block; absent (ndim 0) if not in the checkpoint
     HostTensor q_a;         // [Q,X]
     HostTensor q_norm;      // [Q]
     HostTensor q_b;         // [H*(N+R),Q]
     HostTensor kv_a;        // [L+R,X]
     HostTensor kv_norm;     // [L]
-    HostTensor kv_b;        // [H*(N+V),L]: of each head first N rows for keys, then V for values
+    HostTensor kv_b;        // [H*(N+V),L]: per head N rows for keys, then V for values
     HostTensor out;         // [X,H*V]
-    std::optional<DsaIndexerWeights> indexer;  // absent in a layer that shares another's selection
+    std::optional<DsaIndexerWeights> indexer;  // absent in a layer with a shared selection
 
     Tensor key_up(const AttentionConfig& config) const;    // [H,N,L] of kv_b
     Tensor value_up(const AttentionConfig& config) const;  // [H,V,L] of kv_b
 };
 
-// C head_dim of the entries; the channels of kv, gate and ape double where windows overlap (ratio 4).
+// C is the head_dim of entries; kv, gate and ape have 2C channels if windows overlap (ratio 4).
 struct CompressorWeights {
     HostTensor kv, gate;  // [C or 2C,X]; V4.1 has no gate at ratio 1
     HostTensor ape;       // [ratio,C or 2C]; not in V4.1
@@ -56,7 +56,7 @@ struct HybridIndexerWeights {
     HostTensor q_b;                // [Hi*D,Q]
     HostTensor head_weights;       // [Hi,X]
     CompressorWeights compressor;  // V4
-    HostTensor k, k_norm;          // [D,C], [D]: V4.1, of layers that write entries
+    HostTensor k, k_norm;          // [D,C], [D]: V4.1, only in layers that write entries
 };
 
 struct HybridWeights {
@@ -75,8 +75,8 @@ struct HybridWeights {
     Tensor out_a_groups(const AttentionConfig& config) const;  // [G,O,H/G*C]
 };
 
-// Matrices that a layer multiplies with its hidden states, and with the query latent. Weights: one of the two
-// above; what is absent in a layer is absent among these, or there without a shape.
+// Returns the matrices that a layer multiplies with its hidden states (latent_weights(): with the query
+// latent). Weights is a struct above. An absent weight is omitted or has no shape.
 template <class Weights>
 auto hidden_weights(Weights& w) {
     std::vector out{&w.q_a};
@@ -103,7 +103,7 @@ auto latent_weights(Weights& w) {
     return out;
 }
 
-// Calls use(tensor) on each, of which a layer's forward reads all but the norm of the block around.
+// Calls use(tensor) for each weight; a layer's forward reads all except the norm before the block.
 template <class Use>
 void each_tensor(DsaWeights& w, Use use) {
     for (HostTensor* each : {&w.input_norm, &w.q_a, &w.q_norm, &w.q_b, &w.kv_a, &w.kv_norm, &w.kv_b, &w.out})
@@ -132,9 +132,9 @@ void each_tensor(HybridWeights& w, Use use) {
     use(w.indexer->k_norm);
 }
 
-// All throw SMLA_DATA_ERROR that lists every tensor that is absent or has another shape or dtype. Names are
-// those of the published checkpoints; V4 also those of transformers. With or without the leading "model.";
-// GLM-5.3 also with "model.language_model.".
+// Both functions throw SMLA_DATA_ERROR with a list of all tensors that are absent or have another shape or
+// dtype. Names are from the published checkpoints, for V4 also from transformers, with or without "model." in
+// front; GLM-5.3 also has "model.language_model.".
 DsaWeights load_dsa_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
                             const WeightOptions& options = {});
 HybridWeights load_hybrid_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,

@@ -22,7 +22,7 @@ DsaIndexerWeights read_indexer_weights(WeightReader& reader, const std::string& 
     return out;
 }
 
-// rows [first, first + n) of every head of kv_b
+// Returns rows [first, first + n) of every head of kv_b.
 Tensor head_rows(const HostTensor& kv_b, const AttentionConfig& config, int64_t first, int64_t n) {
     const DsaConfig& dsa = *config.dsa;
     const int64_t per_head = dsa.qk_nope_head_dim + dsa.v_head_dim;
@@ -68,7 +68,7 @@ DsaWeights load_dsa_weights(const Checkpoint& checkpoint, const AttentionConfig&
     out.kv_a = reader.matrix({prefix + "kv_a_proj_with_mqa.weight"}, dsa.kv_lora_rank + common.rope_dim,
                              common.hidden_size);
     out.kv_norm = reader.vector({prefix + "kv_a_layernorm.weight"}, dsa.kv_lora_rank);
-    // Whole: a head's rows (448 in GLM) need not be a multiple of the scale blocks.
+    // Reads all heads, because a head's rows (448 in GLM) need not be a multiple of the scale blocks.
     out.kv_b = reader.matrix({prefix + "kv_b_proj.weight"}, heads * (dsa.qk_nope_head_dim + dsa.v_head_dim),
                              dsa.kv_lora_rank);
     out.out = reader.matrix({prefix + "o_proj.weight"}, common.hidden_size, heads * dsa.v_head_dim);

@@ -4,13 +4,13 @@ namespace smla {
 
 namespace {
 
-// How a V4 checkpoint spells its tensors: as DeepSeek does (engines that rename `attn` to `self_attn`
-// included), or as transformers does.
+// Tensor names of a V4 checkpoint: DeepSeek's (also of engines that rename `attn` to `self_attn`), or
+// transformers'.
 struct Spelling {
     std::string block, attention;
     bool original;
 
-    // The names of one tensor. transformers has moved some tensors, which then have several names.
+    // Returns the names of one tensor; transformers has renamed some tensors.
     std::vector<std::string> names(const std::string& own,
                                    std::initializer_list<const char*> transformers) const {
         if (original) return {attention + own};
@@ -34,12 +34,12 @@ Spelling find_spelling(const WeightReader& reader, const AttentionConfig& config
         for (const char* tensor : {"q_a_proj.weight", "q_a_norm.weight"})
             if (reader.has(text(lead, transformers, "self_attn.", tensor)))
                 return {lead + transformers, text(lead, transformers, "self_attn."), false};
-    return {own, text(own, "attn."), true};  // everything will be reported under its published name
+    return {own, text(own, "attn."), true};  // errors then show the published names
 }
 
 CompressorWeights read_compressor(WeightReader& reader, const Spelling& spelling, bool indexer, int64_t ratio,
                                   int64_t head_dim, int64_t hidden) {
-    // Where windows overlap, a token is in two of them: each has one half of the channels.
+    // Where windows overlap, a token is in two of them, each with half of the channels.
     const bool overlaps = hybrid_layer_kind(ratio) == LayerKind::compressed_sparse;
     const std::string own = indexer ? "indexer.compressor." : "compressor.";
     const std::string theirs = indexer ? "compressor.indexer." : "compressor.";
@@ -70,7 +70,8 @@ HybridIndexerWeights read_indexer_weights(WeightReader& reader, const Spelling& 
     return out;
 }
 
-// V4.1: no ape, no overlap; a gate only where two tokens are pooled. Fused kernels' checkpoints join the two.
+// V4.1 has no ape, no overlap, and a gate only for pools of two tokens. Checkpoints for fused kernels store
+// wkv and wgate as one tensor.
 CompressorWeights read_shared_compressor(WeightReader& reader, const Spelling& at, int64_t ratio,
                                          int64_t width, int64_t hidden) {
     CompressorWeights out;
