@@ -9,7 +9,7 @@ namespace smla {
 
 namespace {
 
-// A library that lacks the optional functions is used all the same.
+// Finds the functions of a library; some are optional.
 void find_functions(Symbols& symbol, Cblas& out) {
     symbol(out.sgemm, "cblas_sgemm");
     Symbols optional = symbol;

@@ -1,5 +1,5 @@
-// The host's CBLAS, loaded at run time: SMLA_CBLAS names a library, else the usual ones are tried.
-// Projections that no kernel of the engine supports use it, or plain loops if there is none.
+// The host's CBLAS, loaded at run time: the library that SMLA_CBLAS names, else one with a usual name. CBLAS
+// computes projections that no kernel of the engine supports; without CBLAS, plain loops do.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ struct Cblas {
     Sgemm sgemm = nullptr;
     std::string library;   // name of the loaded library; empty: none
     std::string why_none;  // reason, if none is loaded
-    // Processor whose kernels OpenBLAS uses; null: another library.
+    // Returns the processor whose kernels OpenBLAS uses; null for another library.
     const char* (*core_name)() = nullptr;
-    // Returns 1 if OpenBLAS starts its threads when it is loaded. Null or other values: threads may start in
-    // any product.
+    // Returns 1 if OpenBLAS starts its threads when it is loaded. If this is null or returns another value,
+    // threads may start in any product.
     int (*parallel)() = nullptr;
-    // OpenBLAS's own buffers (cblas_room.h); null: another library.
+    // OpenBLAS's own buffers (cblas_room.h); null for another library.
     void* (*take_buffer)(int unused) = nullptr;
     void (*give_buffer)(void*) = nullptr;
 };

@@ -21,13 +21,13 @@ namespace smla {
 namespace {
 
 constexpr size_t kBuffer = size_t(128) << 20;
-// Address space for loading: the library and what it depends on take 44 MiB, and a malloc arena, which a
-// thread may take meanwhile, 64 MiB.
+// Address space for loading: 44 MiB for the library and its dependencies, and 64 MiB for a malloc arena that
+// a thread may create meanwhile.
 constexpr size_t kLibrary = size_t(48 + 64) << 20;
 constexpr int kMostThreads = 64;  // of Debian's build
 
-// Trial mappings, made in the way and in the sizes of OpenBLAS, so that limits on address space and strict
-// overcommit count them alike.
+// Trial mappings of the kind and size that OpenBLAS uses, so that limits on address space and strict
+// overcommit apply equally.
 class Mappings {
 public:
     Mappings() = default;
@@ -50,13 +50,13 @@ private:
         void* at;
         size_t bytes;
     };
-    std::array<Mapping, kMost> all_{};  // no vector: hot calls take nothing from the heap
+    std::array<Mapping, kMost> all_{};  // no vector: hot calls must not allocate
     size_t count_ = 0;
 };
 
-// Trial threads, which only have to exist at the same time. They are pthreads, because std::thread calls free
-// in the new thread: a thread that calls malloc or free takes an arena of 64 MiB of address space, which
-// stays.
+// Trial threads, which only have to exist at the same time. Trial threads are pthreads, because std::thread
+// calls free in the new thread, and a thread that calls malloc or free permanently takes an arena of 64 MiB
+// of address space.
 class IdleThreads {
 public:
     IdleThreads() : closed_(gate_) {}
@@ -91,8 +91,8 @@ private:
     std::vector<pthread_t> all_;
 };
 
-// How many threads OpenBLAS computes with: the first of these variables that is set, at most the cores of the
-// affinity mask. It does not ask for a CPU limit.
+// Returns the number of OpenBLAS's threads: the first of these variables that is set, at most the cores of
+// the affinity mask. A CPU limit has no effect.
 int threads_of_cblas() {
     const int most = std::min(cores_of_affinity(), kMostThreads);
     for (const char* name : {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"}) {
@@ -106,12 +106,12 @@ int threads_of_cblas() {
 bool make_room(const Cblas& library, int callers);
 void multiply(const Cblas& library);
 
-// Counts products in progress and the loading of the library. fork() and exit() wait until there are none: in
-// a child a lock of OpenBLAS would stay closed for ever; at exit OpenBLAS joins threads that a product still
-// uses, which may never end, and unmaps its buffers.
+// Counts products in progress and the loading of the library. fork() and exit() wait until there are none. In
+// a child, a lock of OpenBLAS would stay locked forever. At exit, OpenBLAS may wait forever for threads that
+// a product still uses, and unmaps its buffers.
 class Gate {
 public:
-    // `library`: whose product it is; null: none is loaded yet.
+    // `library`: the product's library; null: none is loaded yet.
     void enter(const Cblas* library) {
         std::unique_lock lock(mutex_);
         check_not_ended();
@@ -136,7 +136,7 @@ public:
         served_ = std::max(served_, 1);
     }
 
-    // No product runs from here until go_on().
+    // Blocks products until go_on().
     void stop() {
         std::unique_lock lock(mutex_);
         left_.wait(lock, [&] { return inside_ == 0; });
@@ -160,7 +160,7 @@ public:
     }
 
     static Gate& get() {
-        static Gate& gate = *new Gate;  // never destroyed: threads may use it to the last
+        static Gate& gate = *new Gate;  // never destroyed, because threads may use it until exit
         return gate;
     }
 
@@ -177,12 +177,12 @@ private:
 
     std::mutex mutex_;
     std::condition_variable left_;
-    int inside_ = 0, served_ = 0;  // current callers; number of callers that have buffers
+    int inside_ = 0, served_ = 0;  // current callers; callers that have buffers
     bool ended_ = false, threads_ended_ = false;
 };
 
-// Makes OpenBLAS map buffers for `callers` callers in addition to those in use; some may not be needed.
-// Returns false if there is no memory for them.
+// Makes OpenBLAS map buffers for `callers` additional callers; some may not be needed. Returns false if there
+// is no memory for them.
 bool make_room(const Cblas& library, int callers) {
     std::array<void*, Mappings::kMost> taken;
     callers = std::min(callers, Mappings::kMost);
@@ -221,7 +221,7 @@ std::string what_cblas_lacks() {
 
 void start_threads_of(const Cblas& library) {
     multiply(library);
-    // After it is loaded: its own handler of fork must run after this one.
+    // Registered after loading, because OpenBLAS's own fork handler must run after this one.
     static const int watched =
         pthread_atfork([] { Gate::get().stop(); }, [] { Gate::get().go_on_after_fork(); },
                        [] { Gate::get().go_on_in_child(); });

@@ -1,7 +1,7 @@
 // Memory and threads that OpenBLAS needs. OpenBLAS 0.3.21 maps a buffer of 128 MiB in each of its threads and
-// for each caller, and repeats a failing mapping forever (driver/others/memory.c); a thread that does not
-// start ends the process (driver/others/blas_server.c). Both are therefore tried first. The trial does not
-// detect another thread that allocates the memory before OpenBLAS does.
+// for each caller, and repeats a failing mapping forever (driver/others/memory.c). A thread that does not
+// start ends the process (driver/others/blas_server.c). Trial mappings and trial threads therefore come
+// first. A trial does not detect another thread that allocates the memory before OpenBLAS does.
 #pragma once
 
 #include "core/library_threads.h"
@@ -13,7 +13,7 @@ namespace smla {
 
 struct Cblas;
 
-// Held while the library is loaded and its threads start; exit() waits for its end.
+// Exists while the library is loaded and its threads start; exit() waits for its end.
 class CblasLoading {
 public:
     CblasLoading();
@@ -24,18 +24,17 @@ public:
 
 constexpr const char* kCblasThreads = "smla-blas";  // name of the library's threads
 
-// Before the library is loaded: starts, for trial, as many threads as it will start and the thread that loads
-// it, and maps their buffers, the buffer of one caller, and as much again, which remains for the process.
-// Returns what is missing; empty if nothing is.
+// Before loading: starts trial threads for the library's threads and for the loading thread, and maps their
+// buffers, one caller's buffer, and as much again for the rest of the process. Returns what is missing; empty
+// if nothing is.
 std::string what_cblas_lacks();
 
-// After it is loaded: runs a product in which every thread takes part, so that each has its buffer from then
-// on.
+// After loading: runs a product in which every thread takes part, so that each thread then has its buffer.
 void start_threads_of(const Cblas& library);
 
-// Held during a product; fork() and exit() wait for its end. OpenBLAS keeps its buffers, so a trial is only
-// needed for the largest number of concurrent callers so far; OpenBLAS then maps their buffers immediately. A
-// caller without a buffer waits until another caller leaves.
+// Exists during a product; fork() and exit() wait for its end. OpenBLAS keeps its buffers, so only a new
+// maximum of concurrent callers needs a trial; OpenBLAS then maps the buffers immediately. A caller without a
+// buffer waits until another caller leaves.
 class CblasCaller {
 public:
     explicit CblasCaller(const Cblas& library);

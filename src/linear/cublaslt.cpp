@@ -22,7 +22,7 @@ void find(Symbols& symbol, CublasLt& out) {
     symbol(out.heuristic, "cublasLtMatmulAlgoGetHeuristic");
 }
 
-// Values of the interface.
+// Constants of the cuBLASLt interface.
 constexpr int kCompute32F = 68;                                     // no tf32
 constexpr int kTransposeA = 3;                                      // cublasLtMatmulDescAttributes_t
 constexpr int kBatchCount = 5, kBatchOffset = 6;                    // cublasLtMatrixLayoutAttribute_t
@@ -36,7 +36,7 @@ constexpr int kAllocFailed = 3;  // cublasStatus_t
     fail(SMLA_OUT_OF_MEMORY, call, text("status ", kAllocFailed), "memory");
 }
 
-// The first call that fails ends the chain.
+// Runs calls until the first failure.
 class Calls {
 public:
     template <class Function, class... Given>
@@ -140,12 +140,12 @@ std::shared_ptr<const LtProduct> LtProducts::make(const LtShape& shape) {
     if (found != products_.end()) return found->second;
     if (const int status = handle_ ? 0 : cublaslt().create(&handle_); status != 0) {
         handle_ = nullptr;
-        // Throws: after a refusal a plan with another kernel would be kept, whose bits differ once there is
-        // memory again.
+        // Throws, because otherwise a plan with another kernel would be kept, whose bits differ from later
+        // results.
         if (status == kAllocFailed) no_memory("cublasLtCreate");
         return std::make_shared<const LtProduct>(handle_, shape);
     }
-    constexpr size_t kMost = 4096;  // of about 1 KB each; steps of ever new sizes would pile them up
+    constexpr size_t kMost = 4096;  // about 1 KB each, and step sizes may keep changing
     if (products_.size() >= kMost) products_.clear();
     auto product = std::make_shared<const LtProduct>(handle_, shape);
     if (product->lacks_memory()) no_memory("cublasLtMatmulAlgoGetHeuristic");
@@ -153,7 +153,7 @@ std::shared_ptr<const LtProduct> LtProducts::make(const LtShape& shape) {
 }
 
 LtProducts& lt_products(int32_t device_index) {
-    // Never destroyed: when static objects go, the driver may be gone already.
+    // Never destroyed, because the driver may be unloaded before static objects are destroyed.
     static auto& all = *new std::map<int32_t, LtProducts>();
     static std::mutex mutex;
     const std::lock_guard lock(mutex);

@@ -1,6 +1,6 @@
-// NVIDIA's cuBLASLt, loaded at run time: SMLA_CUBLASLT names a library (empty: none), else the usual names
-// are tried. No header of it is needed to build: the prototypes and values below are those of the C interface
-// as its manual gives them (cuBLAS 13, "Using the cuBLASLt API"), unchanged since release 11.
+// NVIDIA's cuBLASLt, loaded at run time: the library that SMLA_CUBLASLT names (empty: none), else one with a
+// usual name. Builds need no header: the prototypes and values below are from the manual of its C interface
+// (cuBLAS 13, "Using the cuBLASLt API"), unchanged since release 11.
 #pragma once
 
 #include <compare>
@@ -41,18 +41,18 @@ struct CublasLt {
     int (*preference_set)(void* preference, int attribute, const void* value, size_t bytes);
     int (*heuristic)(void* handle, void* operation, void* layout_a, void* layout_b, void* layout_c,
                      void* layout_d, void* preference, int asked, Algorithm* found, int* count);
-    std::string library;  // what was loaded; empty: none
+    std::string library;  // name of the loaded library; empty: none
 };
 const CublasLt& cublaslt();
 
 // A strided batch of products, column-major: D[m,n] = op(A) * B with B [k,n], summed in f32.
 struct LtShape {
-    LtType type = LtType::f32, out_type = LtType::f32;  // of A and B; of D
+    LtType type = LtType::f32, out_type = LtType::f32;  // types of A and B, and of D
     bool transposed = false;                            // A is stored [k,m], else [m,k]
     int64_t m = 0, n = 0, k = 0, batch = 1;
     int64_t lead_a = 0, lead_b = 0, lead_d = 0, step_a = 0, step_b = 0, step_d = 0;  // elements
-    int32_t align_a = 16, align_b = 16, align_d = 16;                                // of addresses, bytes
-    size_t workspace = 0;                                                            // bytes at most
+    int32_t align_a = 16, align_b = 16, align_d = 16;  // alignment of addresses in bytes
+    size_t workspace = 0;                              // bytes at most
     auto operator<=>(const LtShape&) const = default;
 };
 
@@ -64,7 +64,7 @@ public:
     LtProduct(const LtProduct&) = delete;
     LtProduct& operator=(const LtProduct&) = delete;
 
-    const std::string& refusal() const { return refusal_; }  // why the library cannot; empty: it can
+    const std::string& refusal() const { return refusal_; }  // reason if the library rejects the shape
     bool lacks_memory() const { return lacks_memory_; }      // a later attempt may succeed
     void run(const void* a, const void* b, void* d, void* workspace, void* stream) const;
 
@@ -79,10 +79,11 @@ private:
     bool lacks_memory_ = false;
 };
 
-// One device's handle and products. It must be the current device in every call.
+// Handle and products of one device, which must be the current device in every call.
 class LtProducts {
 public:
-    // Null if it was not made yet. For streams that are being captured, where none may be made.
+    // Returns null if there is no such product yet. Used while a stream is captured, because no product may
+    // be made then.
     std::shared_ptr<const LtProduct> find(const LtShape& shape);
     std::shared_ptr<const LtProduct> make(const LtShape& shape);
 
