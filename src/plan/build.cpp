@@ -1,5 +1,5 @@
-// A build on the host. The batch has been checked, so nothing here can fail. The rule of one token stands in
-// job.h, which the kernels of a GPU share.
+// A build on the host. The batch has been checked, so nothing here can fail. The rule that computes one token
+// is in job.h, which GPU kernels share.
 #include "ops/map/map.h"
 #include "plan/pages.h"
 #include "plan/plan.h"
@@ -75,7 +75,7 @@ void Plan::build_here(const PlanJob& job) {
     std::copy(split, split + 4, job.out.batch_split);
     if (job.out.ragged_cu) add_up_keys(job);
     place_tokens(job);
-    // Tokens of the last build that this build does not have become padding again.
+    // Tokens of the last build that this build lacks become padding.
     const int64_t tokens = std::max(size_.query_tokens, used_);
     for (int64_t t = size_.query_tokens; t < tokens; ++t) place_token(job, t, {});
     if (job.out.window_rows) list_windows(job, tokens);
@@ -98,7 +98,7 @@ void Plan::place_tokens(const PlanJob& job) {
             place_token(job, t, token_of(job, job.starts, r, t));
 }
 
-// window_row() of every column, one table look-up per page.
+// Writes window_row() of every column, with one table lookup per page.
 void Plan::list_windows(const PlanJob& job, int64_t tokens) {
     for (int64_t t = 0; t < tokens; ++t) {
         const int64_t n = job.out.window_len[t];

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
-// Where each cache group stands in a batch, and what refusals call its fields.
+// Members of a cache group in a batch, and the names of its fields in errors.
 struct GroupSpec {
     int32_t bit;
     PlanGroup PlanBatch::*member;
@@ -46,7 +46,7 @@ void check_lengths(const PlanMaxima& maxima, const PlanBatch& batch, BatchSize& 
     const auto* starts = static_cast<const int32_t*>(batch.query_start_loc.data);
     const auto* lengths = static_cast<const int32_t*>(batch.seq_lens.data);
     SMLA_CHECK(starts[0] == 0, "batch.query_start_loc[0]", starts[0], "0");
-    for (int64_t r = 0; r < size.requests; ++r)  // first, because checks of lengths use it
+    for (int64_t r = 0; r < size.requests; ++r)  // first, because checks of lengths use starts
         SMLA_CHECK(starts[r + 1] >= starts[r], text("batch.query_start_loc[", r + 1, "]"), starts[r + 1],
                    text(starts[r], " or more: ascending"));
     int64_t keys = 0;
@@ -60,7 +60,7 @@ void check_lengths(const PlanMaxima& maxima, const PlanBatch& batch, BatchSize& 
         keys += length;
         if (length > size.longest) size.longest = length;
     }
-    // gathered keys are numbered in i32
+    // gathered keys have i32 numbers
     if (maxima.groups & SMLA_GROUP_INDEX)
         SMLA_CHECK(keys / (index_holds_entries(maxima) ? maxima.ratio : 1) <= kMaxInt, "batch.seq_lens",
                    text(keys, " tokens in all"), "index keys that fit in int32");
@@ -83,9 +83,9 @@ struct GivenSlots {
     }
 };
 
-// Tokens of one request in this step, without leading and trailing padding.
+// Tokens of one request in this step, except leading and trailing padding.
 struct QueryTokens {
-    int64_t request, first, last;  // numbers of tokens in the step; last < first: all are padding
+    int64_t request, first, last;  // first and last token in the step; last < first if all are padding
     int64_t first_position, last_position;
 };
 
@@ -98,8 +98,8 @@ QueryTokens query_tokens(const PlanBatch& batch, const GivenSlots& slots, int64_
     return {request, first, last, before + first, before + last};
 }
 
-// Rows of a group, tokens or entries, whose pages these tokens write or may attend to. Pages of a
-// compressor's state may be freed before a window has left them, so only pages that are written are required.
+// Rows of a group (tokens or entries) whose pages these tokens write or may attend to. Pages of a
+// compressor's state may be freed while a window still covers them, so only pages to be written are required.
 struct Rows {
     int64_t begin, end;
 };
@@ -130,7 +130,7 @@ Rows needed_rows(const PlanMaxima& maxima, const GroupSpec& spec, bool slots_giv
               "), which stores or reads ", entry ? "entry " : "position ", row, " there"));
 }
 
-// Throws if a page that a token stores to or may attend to is not in its table.
+// Throws if a page that a token writes or may attend to is not in its table.
 void check_pages(const PlanMaxima& maxima, const PlanBatch& batch, const BatchSize& size) {
     const GivenSlots slots(batch);
     for (int64_t r = 0; r < size.requests; ++r) {

@@ -1,11 +1,11 @@
-// The fields of a plan, spelt once. See include/smla/plan.h.
+// The fields of a plan, listed once. See include/smla/plan.h.
 #pragma once
 
 #include <smla/plan.h>
 
 namespace smla {
 
-// X(name, dtype, shape, what padding holds, feature it needs)
+// X(name, dtype, shape, value of padding, required feature)
 #define SMLA_PLAN_FIELDS(X)                                           \
     X(request_of_token, SMLA_I32, tokens, 0, 0)                       \
     X(position, SMLA_I32, tokens, 0, 0)                               \
@@ -31,7 +31,7 @@ namespace smla {
     X(ragged_end, SMLA_I32, tokens, 0, SMLA_GROUP_INDEX)              \
     X(schedule, SMLA_I32, two, 0, kPlanSchedules)
 
-// Absent where the plan has no such feature.
+// Fields of features that the plan lacks are absent.
 struct PlanFields {
 #define SMLA_PLAN_MEMBER(name, dtype, shape, padding, feature) smla_tensor name{};
     SMLA_PLAN_FIELDS(SMLA_PLAN_MEMBER)

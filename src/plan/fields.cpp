@@ -15,8 +15,7 @@ int32_t plan_features(const PlanMaxima& maxima) {
 bool index_holds_entries(const PlanMaxima& maxima) { return maxima.ratio > 0; }
 
 int64_t entry_columns(const PlanMaxima& maxima) {
-    constexpr int64_t kColumns =
-        128;  // as DeepSeek-V4's servers size their rows, so that kernels see whole tiles
+    constexpr int64_t kColumns = 128;  // as in DeepSeek-V4's servers, so that kernels see whole tiles
     return maxima.ratio ? int64_t(round_up(size_t(ceil_div(maxima.max_seq_len, maxima.ratio)), kColumns)) : 0;
 }
 

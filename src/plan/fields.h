@@ -1,4 +1,4 @@
-// What is known of each field of a plan: memory, names, shapes and what padding tokens hold.
+// Properties of each field of a plan: memory, name, shape and values of padding tokens.
 #pragma once
 
 #include "core/tensor.h"
@@ -14,13 +14,13 @@ using PlanMaxima = smla_plan_args;
 using PlanBatch = smla_plan_batch;
 using PlanGroup = smla_plan_group;
 
-// Features of a plan as bits: its groups, and further ones above them.
+// Features of a plan as bits: its groups, and more features above the group bits.
 constexpr int32_t kPlanGroups = 63;
 constexpr int32_t kPlanListsEntries = 64;
 constexpr int32_t kPlanSchedules = 128;
-constexpr int32_t kPlanCountsEntries = 256;  // of keys, or of index keys alone (GLM-5.3)
+constexpr int32_t kPlanCountsEntries = 256;  // of keys, or only of index keys (GLM-5.3)
 int32_t plan_features(const PlanMaxima& maxima);
-bool index_holds_entries(const PlanMaxima& maxima);  // else one key per token
+bool index_holds_entries(const PlanMaxima& maxima);  // false: one key per token
 int64_t entry_columns(const PlanMaxima& maxima);     // E
 
 enum class FieldShape { tokens, tokens_window, tokens_entries, requests_plus_1, four, two };
@@ -39,7 +39,7 @@ constexpr FieldSpec kPlanFieldSpecs[] = {
     SMLA_PLAN_FIELDS(SMLA_PLAN_SPEC)
 #undef SMLA_PLAN_SPEC
 };
-// A fill with one byte makes padding, on any device.
+// Filling with one byte makes padding on any device.
 constexpr bool padding_is_0_or_all_ones() {
     for (const FieldSpec& spec : kPlanFieldSpecs)
         if (spec.padding != 0 && spec.padding != -1) return false;
@@ -48,7 +48,7 @@ constexpr bool padding_is_0_or_all_ones() {
 static_assert(padding_is_0_or_all_ones());
 constexpr int kPlanFieldCount = int(sizeof kPlanFieldSpecs / sizeof kPlanFieldSpecs[0]);
 
-// The field at its largest, without memory; absent if the plan does not have it.
+// Returns the field's largest shape, without memory; absent if the plan does not have it.
 Tensor largest_field(const FieldSpec& spec, const PlanMaxima& maxima);
 
 }  // namespace smla

@@ -1,6 +1,6 @@
-// A build as plain pointers, and the rule of one token: what a token becomes. The host's loops and the
-// kernels of a GPU share the rule, so both give the same bits. The host refuses a wrong batch. A GPU cannot:
-// there a wrong token becomes padding, and nothing is read or written out of bounds.
+// A build as plain pointers, and the rule that computes the fields of one token. The host's loops and GPU
+// kernels share the rule, so both give the same bits. The host rejects a wrong batch; on a GPU, a wrong token
+// becomes padding instead, and nothing is read or written out of bounds.
 #pragma once
 
 #include "core/host_device.h"
@@ -22,14 +22,14 @@ struct Stored<SMLA_U8> {
     using type = uint8_t;
 };
 
-// Where each field lies; null: the plan does not have it.
+// Address of each field; null if the plan does not have it.
 struct PlanPointers {
 #define SMLA_PLAN_POINTER(name, dtype, shape, padding, feature) Stored<dtype>::type* name = nullptr;
     SMLA_PLAN_FIELDS(SMLA_PLAN_POINTER)
 #undef SMLA_PLAN_POINTER
 };
 
-// i32 or i64 numbers of the caller, one per token.
+// The caller's i32 or i64 numbers, one per token.
 struct TokenNumbers {
     const void* data = nullptr;
     int64_t count = 0, stride = 1;
@@ -41,16 +41,16 @@ struct TokenNumbers {
     }
 };
 
-// The row of a cache group that each token writes: given, or looked up.
+// Row of a cache group that each token writes, from the caller or from a table.
 struct TokenSlots {
     TokenNumbers given;
     BlockTable table;
     int64_t* out = nullptr;
 };
-constexpr int kTokenGroups = 5;  // all but the compressed entries
+constexpr int kTokenGroups = 5;  // all except the compressed entries
 
 struct PlanJob {
-    int64_t tokens = 0, requests = 0;  // of the step, padding included
+    int64_t tokens = 0, requests = 0;  // in the step, including padding
     int64_t max_tokens = 0, max_requests = 0, threshold = 1, entry_columns = 0;
     int32_t max_seq_len = 0, window = 0, ratio = 0;
     bool uniform = false, index_entries = false;
@@ -60,10 +60,10 @@ struct PlanJob {
     int slot_groups = 0;
     BlockTable window_table, entry_table, index_table;  // index_table: of entries
     PlanPointers out;
-    // The plan's own, for the next build and for kernels.
-    int32_t* listed = nullptr;          // [max_tokens] entries that each row of entry_rows holds
-    int32_t* starts_in_step = nullptr;  // [max_requests + 1] starts as start_in_step() has them
-    int32_t* reach = nullptr;  // [2] tokens that the last build wrote, and that this build must write
+    // The plan's own memory, for the next build and for kernels.
+    int32_t* listed = nullptr;          // [max_tokens] number of entries in each row of entry_rows
+    int32_t* starts_in_step = nullptr;  // [max_requests + 1] results of start_in_step()
+    int32_t* reach = nullptr;           // [2] tokens that the last build wrote and this build writes
 };
 
 // A query token of a request, or padding.
@@ -71,25 +71,25 @@ struct PlanToken {
     int32_t request = 0, position = 0;
     bool real = false;
 };
-// How much of its request a token sees.
+// Number of tokens and entries of its request that a token sees.
 struct Visible {
     int32_t tokens = 0, entries = 0;
 };
 
-// Where a request begins: not before its predecessor, and within the step.
+// Returns the start of a request, clamped to its predecessor's start and to the step.
 SMLA_HOST_DEVICE inline int32_t start_in_step(const PlanJob& job, int64_t request, int32_t before) {
     const int32_t given = job.starts[request];
     const int32_t most = given < job.tokens ? given : int32_t(job.tokens);
     return most > before ? most : before;
 }
 
-// Tokens of a request after the step; -1: the given length is impossible.
+// Returns the length of a request after the step; -1 if it is impossible.
 SMLA_HOST_DEVICE inline int32_t request_length(const PlanJob& job, int64_t request, int32_t query) {
     const int32_t length = job.lengths[request];
     return length < query || length > job.max_seq_len ? -1 : length;
 }
 
-// Keys of a request in the gathered order of the indexer's prefill.
+// Returns the number of a request's keys in the gathered order of the indexer's prefill.
 SMLA_HOST_DEVICE inline int32_t gathered_keys(const PlanJob& job, int64_t request, int32_t query) {
     const int32_t length = request_length(job, request, query);
     return length < 0 ? 0 : job.index_entries ? length / job.ratio : length;
@@ -101,7 +101,7 @@ SMLA_HOST_DEVICE inline int32_t within_int32(int64_t value) {
 
 SMLA_HOST_DEVICE inline bool fits_int32(int64_t value) { return value == int32_t(value); }
 
-// Token t of `request`, whose tokens are [starts[request], starts[request + 1]).
+// Returns token t of `request`, whose tokens are [starts[request], starts[request + 1]).
 SMLA_HOST_DEVICE inline PlanToken token_of(const PlanJob& job, const int32_t* starts, int64_t request,
                                            int64_t t) {
     const int32_t length = request_length(job, request, starts[request + 1] - starts[request]);
@@ -110,7 +110,7 @@ SMLA_HOST_DEVICE inline PlanToken token_of(const PlanJob& job, const int32_t* st
     return {int32_t(request), length - int32_t(starts[request + 1] - t), true};
 }
 
-// The request of token t < starts[requests]; starts ascend.
+// Returns the request of token t < starts[requests], where starts are ascending.
 SMLA_HOST_DEVICE inline int64_t request_of(const int32_t* starts, int64_t requests, int64_t t) {
     int64_t low = 0, high = requests;  // starts[low] <= t < starts[high]
     while (high - low > 1) {
@@ -128,7 +128,7 @@ SMLA_HOST_DEVICE inline int64_t slot_of(const TokenSlots& group, int64_t t, cons
     return slot < -1 ? -1 : slot;
 }
 
-// Writes every field of a token but its rows. batch_split and ragged_cu must be complete.
+// Writes all fields of a token except its rows. batch_split and ragged_cu must be complete.
 SMLA_HOST_DEVICE inline Visible place_token(const PlanJob& job, int64_t t, const PlanToken& token) {
     const PlanPointers& out = job.out;
     bool valid = token.real;

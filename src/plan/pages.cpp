@@ -6,8 +6,8 @@ namespace smla {
 
 namespace {
 
-// Rows of whole pages of a compile-time size: the pages of ratio 128 hold two entries, so that a branch per
-// look-up would cost more than the look-up.
+// Lists rows of whole pages of a compile-time size. Pages of ratio 128 have two entries, so a branch per
+// lookup would cost more than the lookup.
 template <int PageTokens>
 void list_whole_pages(const int32_t* table, int64_t pages, int32_t page_rows, int32_t* rows) {
     for (int64_t p = 0; p < pages; ++p)
@@ -17,7 +17,7 @@ void list_whole_pages(const int32_t* table, int64_t pages, int32_t page_rows, in
 }  // namespace
 
 int64_t find_no_page(const int32_t* table, int64_t begin, int64_t end, int32_t most) {
-    // Without a branch per column: negative pages and pages above `most` set the sign of `bits`.
+    // There is no branch per column: negative pages and pages above `most` set the sign of `bits`.
     uint32_t bits = 0;
     for (int64_t c = begin; c < end; ++c) bits |= uint32_t(table[c]) | (uint32_t(most) - uint32_t(table[c]));
     if (int32_t(bits) >= 0) return end;

@@ -12,8 +12,8 @@ struct PageRule {
 // Returns the first column in [begin, end) of a table row that is not a page in [0, most]; `end` if all are.
 int64_t find_no_page(const int32_t* table, int64_t begin, int64_t end, int32_t most);
 
-// Sets rows[i] to the row of position first + i, for i < n. The table row must have pages for all of them,
-// and the rows must fit int32.
+// Sets rows[i] to the row of position first + i, for i < n. The table row must have pages for all n
+// positions, and the rows must fit int32.
 void list_rows(const int32_t* table, PageRule pages, int64_t first, int64_t n, int32_t* rows);
 
 }  // namespace smla

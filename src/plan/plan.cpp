@@ -44,7 +44,7 @@ Plan::Plan(const PlanMaxima& maxima, const PlanPlace& place) : maxima_(maxima), 
         const int32_t schedule[] = {int32_t(schedule_.splits), int32_t(schedule_.rows)};
         if (present(fields_.schedule))
             place_.device->upload(fields_.schedule.data, schedule, sizeof schedule, nullptr);
-        place_.device->wait(nullptr);  // builds may come on any stream
+        place_.device->wait(nullptr);  // builds may use any stream
     } catch (...) {
         release();
         throw;
@@ -70,7 +70,7 @@ void Plan::allocate(size_t bytes) {
     if (!memory_) fail(SMLA_OUT_OF_MEMORY, "args.allocator", text("null for ", bytes, " bytes"), "memory");
 }
 
-// Lays the fields out and makes every token padding.
+// Places the fields in memory and makes every token padding.
 void Plan::carve() {
     char* memory = memory_;
     const auto take = [&](size_t bytes, int byte) {
@@ -95,7 +95,7 @@ void Plan::carve() {
     resize();
 }
 
-// Shapes of this step; strides and addresses stay.
+// Sets the shapes of this step; strides and addresses stay.
 void Plan::resize() {
     for (const FieldSpec& spec : kPlanFieldSpecs) {
         Tensor& field = fields_.*spec.member;

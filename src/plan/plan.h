@@ -1,4 +1,4 @@
-// The batch plan: see include/smla/plan.h for what it takes and gives.
+// The batch plan; include/smla/plan.h describes its input and fields.
 #pragma once
 
 #include "core/device.h"
@@ -12,35 +12,35 @@
 
 namespace smla {
 
-// What a checked batch resolves to.
+// Sizes of a checked batch.
 struct BatchSize {
     int64_t requests = 0;
-    int64_t query_tokens = 0;  // of all requests; 0 on a GPU, whose query_start_loc the host does not read
+    int64_t query_tokens = 0;  // total; 0 on a GPU, where the host does not read query_start_loc
     int64_t tokens = 0;        // T, padding included
     int64_t longest = 0;       // tokens of the longest request; 0 on a GPU
 };
 
-// Returns the caller's integers per token in the form that a job reads; absent stays absent.
+// Returns the caller's integers per token in the form for a job; an absent tensor stays absent.
 inline TokenNumbers numbers_of(const Tensor& tensor) {
     if (!present(tensor)) return {};
     return {tensor.data, tensor.shape[0], tensor.stride_elems[0], true, tensor.dtype == SMLA_I64};
 }
 
 void check_plan(const PlanMaxima& maxima);
-// Throws unless the first `count` positions fit int32: a plan stores them so.
+// Throws unless the first `count` positions fit int32, in which a plan stores them.
 void check_positions(const char* field, const Tensor& positions, int64_t count);
-// Throws before anything is written; allocates nothing unless it throws. `readable` false: the host does not
-// read the numbers of the batch.
+// Throws before anything is written, and allocates only to throw. `readable`: whether the host reads the
+// numbers of the batch.
 BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool readable,
                       const CheckContext& context);
 
-// The pages of a cache group, as its batch gave them; 0 before a build, and of groups that the plan lacks.
+// Page sizes of a cache group in its batch; 0 before a build, and for groups that the plan lacks.
 struct PlanPages {
     int32_t tokens = 0, rows = 0;
 };
 PlanPages pages_of(const PlanBatch& batch, int32_t group);  // of a SMLA_GROUP_* bit
 
-// Where the fields of a plan lie, and what builds them there. Engines bring the kernels of a GPU
+// Memory of a plan's fields, and the function that builds them there. Engines provide kernels for a GPU
 // (engines/plan.h).
 struct PlanPlace {
     Device* device = &host_device();
@@ -48,7 +48,7 @@ struct PlanPlace {
                   smla_stream stream) = nullptr;  // null: the host's loops
 };
 
-// The given allocator, or malloc if it has no functions.
+// Returns `given`, or malloc if it has no functions.
 smla_allocator or_malloc(const smla_allocator& given);
 
 class Plan {
@@ -59,21 +59,21 @@ public:
     Plan& operator=(const Plan&) = delete;
 
     void build(const PlanBatch& batch);
-    // A checked batch as plain pointers, for the rule of one token (job.h).
+    // Returns a checked batch as plain pointers for the rule of one token (job.h).
     PlanJob job(const PlanBatch& batch) const;
 
     const PlanMaxima& maxima() const { return maxima_; }
-    // Shapes are those of the last build; addresses never change.
+    // Fields have the shapes of the last build; addresses never change.
     const PlanFields& fields() const { return fields_; }
-    const Tensor* find(std::string_view name) const;  // null: this plan has no such field
+    const Tensor* find(std::string_view name) const;  // null if the plan has no such field
     std::span<const char* const> names() const { return {names_, size_t(name_count_)}; }
 
     const BatchSize& size() const { return size_; }
-    // By which slots and rows of the last build were computed.
+    // Returns the page sizes that the last build's slots and rows depend on.
     PlanPages pages(int32_t group) const { return pages_[size_t(std::countr_zero(uint32_t(group)))]; }
-    const BatchSplit& split() const { return split_; }  // of a plan on the host
+    const BatchSplit& split() const { return split_; }  // only for plans on the host
     const SplitSchedule& schedule() const { return schedule_; }
-    // [R+1], of the last build; where the plan lies.
+    // Returns [R+1] starts of the last build, in the plan's memory.
     const int32_t* starts_in_step() const { return starts_; }
     int64_t threshold() const { return 1 + int64_t(maxima_.speculative_tokens); }
 
@@ -98,7 +98,7 @@ private:
     const char* names_[kPlanFieldCount] = {};
     int name_count_ = 0;
     int32_t *listed_ = nullptr, *starts_ = nullptr, *reach_ = nullptr;  // of PlanJob
-    int64_t used_ = 0;  // tokens that the last build on the host wrote
+    int64_t used_ = 0;  // tokens that the last host build wrote
     BatchSize size_;
     std::array<PlanPages, std::bit_width(uint32_t(kPlanGroups))> pages_;
     BatchSplit split_;
