@@ -11,7 +11,7 @@ namespace {
 struct Address {
     std::string name;
     bool is_given = false;
-    bool is_of_nothing = false;  // whether the tensor or cache has no elements
+    bool is_of_nothing = false;  // whether its tensor or cache has no elements
 };
 
 bool is_empty(const Tensor& tensor) {

@@ -1,4 +1,4 @@
-// Common part of prepared calls of stages and of backends: the addresses that each run provides.
+// Common part of prepared stage and backend calls: the addresses that each run provides.
 #pragma once
 
 #include "api/guard.h"
@@ -6,7 +6,7 @@
 #include <smla/prepared_call.h>
 
 struct smla_call {
-    // `args`: arguments of the call. `fields`: the addresses in them.
+    // `args` are the arguments of the call, `fields` the addresses in them.
     smla_call(std::span<const smla::StageField> fields, const void* args, const size_t* moving,
               int32_t count);
     virtual ~smla_call() = default;

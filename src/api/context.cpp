@@ -3,7 +3,7 @@
 using namespace smla;
 
 namespace {
-// Versions from one change of the ABI to the next that is allowed: a major one, before 1.0 a minor one.
+// Version step at which the ABI may change: a major version, or before 1.0 a minor version.
 constexpr int32_t kAbiStep = SMLA_VERSION_MAJOR > 0 ? 10000 : 100;
 
 Device& checked_copy(smla_context* context, const void* to, const void* from, size_t bytes,

@@ -11,7 +11,7 @@ namespace {
 struct LastError {
     smla_status status = SMLA_OK;
     std::string field, got, wanted, message;
-    bool without_text = false;  // there was no memory for it
+    bool without_text = false;  // whether memory for the text was missing
 
     const char* shown(const std::string& part) const {
         return without_text ? "not known: no memory for the error's text" : part.c_str();
@@ -23,13 +23,13 @@ thread_local LastError last;
 void clear_error() noexcept {
     if (last.status == SMLA_OK) return;
     LastError gone;
-    std::swap(last, gone);  // an assignment would keep the memory of the text
+    std::swap(last, gone);  // frees the old text's memory, unlike an assignment
 }
 
 smla_status record_error(smla_status status, std::string_view field, std::string_view got,
                          std::string_view wanted) noexcept {
     try {
-        // Field and value may be what a file or a caller's string holds, and are shown on terminals.
+        // Field and value may come from a file or a caller's string, and terminals show them.
         LastError found{status, without_controls(field), without_controls(got), without_controls(wanted), {}};
         found.message =
             text(smla_status_name(status), ": ", found.field, ": got ", found.got, ", wanted ", found.wanted);

@@ -14,7 +14,7 @@ static_assert(int(ScaleKind::none) == SMLA_SCALE_NONE && int(ScaleKind::per_tens
 
 constexpr uint32_t kAnyDtype = ~0u;
 
-// Checks format and shape alone: a size may be asked for before there is memory or a scale.
+// Checks only format and shape, because sizes may be requested before there is memory or a scale.
 smla_cache check_shape(const char* field, smla_cache cache) {
     cache.data = nullptr;
     cache.scale = 1;

@@ -1,4 +1,4 @@
-// The edge of the C ABI: exceptions become a status and the thread's last error.
+// The boundary of the C ABI: exceptions become a status and the thread's last error.
 #pragma once
 
 #include "api/tensors.h"
@@ -55,7 +55,7 @@ Handle& handle(Handle* pointer, const char* name) {
     return *pointer;
 }
 
-// Sets *out to what make() returns, or to null if that throws. `wanted`: what `out` is for.
+// Sets *out to the result of make(), or to null if that throws. `wanted`: purpose of `out` for errors.
 template <class Out, class Make>
 smla_status create(Out* out, const char* wanted, const Make& make) {
     return guard([&] {
@@ -65,8 +65,8 @@ smla_status create(Out* out, const char* wanted, const Make& make) {
     });
 }
 
-// Text of any length for the caller's buffer[*bytes]. *bytes becomes the length with its zero even where the
-// buffer is too small, so that a second call can have a larger one.
+// Copies text of any length to the caller's buffer[*bytes]. *bytes becomes the length with the final zero
+// even if the buffer is too small, so that a second call can provide a larger one.
 inline void give_text(const std::string& given, char* buffer, size_t* bytes) {
     SMLA_CHECK(bytes, "bytes", "null", "the size of the buffer");
     const size_t room = *bytes, needed = given.size() + 1;
@@ -76,7 +76,7 @@ inline void give_text(const std::string& given, char* buffer, size_t* bytes) {
     std::memcpy(buffer, given.c_str(), needed);
 }
 
-// Marks a plan or metadata as read during a call. Null: there is none.
+// Marks a plan or metadata, if not null, as read during a call.
 template <class Handle>
 InUse reading(const Handle* pointer, const char* field) {
     return InUse(pointer ? &pointer->users : nullptr, field, InUse::reads);
@@ -84,7 +84,7 @@ InUse reading(const Handle* pointer, const char* field) {
 
 inline Context& checked(smla_context* context) { return handle(context, "context").context; }
 
-// Structs within a struct cannot grow: their struct_size is this library's, or 0 where it was not filled in.
+// Nested structs cannot grow: their struct_size is this library's, or 0 if the caller left it unset.
 inline void check_nested_size(const char* field, uint32_t given, size_t wanted) {
     SMLA_CHECK(given == 0 || given == wanted, field, given, text(wanted, ", or 0"));
 }
@@ -99,8 +99,8 @@ inline void check_nested_sizes(const smla_backend_args& args) {
     check_nested_size("args.device.struct_size", args.device.struct_size, sizeof args.device);
 }
 
-// The caller's struct, grown to this library's size: fields it does not know are zero. A larger one is
-// accepted if all that this library does not know is zero. `name`: the parameter's in the header.
+// Returns the caller's struct in this library's size, with zeros in the fields that it lacks. A larger struct
+// is accepted if all fields unknown to this library are zero. `name` is the parameter's name in the header.
 template <class Args>
 Args read_args(const Args* args, const char* name = "args") {
     SMLA_CHECK(args, name, "null", "the arguments");
@@ -121,7 +121,7 @@ Args read_args(const Args* args, const char* name = "args") {
     return out;
 }
 
-// A tensor that a call takes by itself.
+// Returns the caller's tensor; null is an error.
 inline Tensor read_tensor(const smla_tensor* tensor, const char* name) {
     SMLA_CHECK(tensor, name, "null", "a tensor");
     Tensor out = *tensor;
@@ -129,8 +129,8 @@ inline Tensor read_tensor(const smla_tensor* tensor, const char* name) {
     return out;
 }
 
-// The size of each struct that the library fills in, in the version that had it first: programs of that
-// version bring so much room. It stays when the struct grows.
+// Size of each output struct in the first version that had it, which programs of that version provide. The
+// value stays when the struct grows.
 template <class Out>
 constexpr size_t kFirstSize = 0;
 template <>
@@ -148,7 +148,8 @@ inline constexpr size_t kFirstSize<smla_session_args> = 56;
 template <>
 inline constexpr size_t kFirstSize<smla_stage_field> = 64;
 
-// Fills in a struct whose caller tells how large it is: what fits of `value`. struct_size stays the caller's.
+// Copies the part of `value` that fits the caller's struct_size to the caller's struct. struct_size is
+// unchanged.
 template <class Out>
 void give(const char* name, Out* out, const Out& value) {
     static_assert(kFirstSize<Out> > 0 && kFirstSize<Out> <= sizeof(Out));
@@ -159,7 +160,7 @@ void give(const char* name, Out* out, const Out& value) {
     out->struct_size = room;
 }
 
-// Fields by name, of a plan or of a backend's metadata.
+// Finds a field of a plan or of a backend's metadata by name.
 template <class Fields>
 void give_field(const Fields& fields, const char* name, smla_tensor* out) {
     SMLA_CHECK(name, "name", "null", "the name of a field");

@@ -9,14 +9,14 @@ struct smla_layer {
     smla_context* context;
     std::unique_ptr<Layer> layer;
     PlanMaxima plan = plan_for(*layer);
-    // Whose caches a step looks at: an indexer may read keys that another layer writes.
+    // Groups whose caches a step uses: an indexer may read keys that another layer writes.
     int32_t groups =
         plan.groups | (layer->config().selects(layer->layer_index()) ? int32_t(SMLA_GROUP_INDEX) : 0);
 };
 
 struct smla_session {
     std::unique_ptr<Session> session;
-    const std::shared_ptr<SessionPlace> place = session->place();  // unchanged by resizing
+    const std::shared_ptr<SessionPlace> place = session->place();  // resizing keeps it
 };
 
 namespace {
@@ -47,7 +47,7 @@ LayerPrecision read_precision(const smla_layer_args& args, smla_engine engine) {
     return out;
 }
 
-// The plan's slots and rows count by the pages of the cache.
+// Throws unless the plan's slots and rows were computed for the cache's pages.
 void check_pages(int32_t bit, const smla_cache& cache, const PlanPages& planned) {
     const auto field = [&](const char* name) { return text("step.", group_name(bit), ".cache.", name); };
     SMLA_CHECK(cache.page_tokens == planned.tokens, field("page_tokens"), cache.page_tokens,
@@ -59,7 +59,7 @@ void check_pages(int32_t bit, const smla_cache& cache, const PlanPages& planned)
 
 CacheGroup group_of(const smla_layer& on, const smla_layer_step& step, int32_t bit, const Tensor& slots,
                     const Plan& plan) {
-    if (!(on.groups & bit)) return {{}, {}, slots};  // nothing in it is checked
+    if (!(on.groups & bit)) return {{}, {}, slots};  // unused caches are not checked
     const smla_layer_cache& given = bit == SMLA_GROUP_PRIMARY      ? step.primary
                                     : bit == SMLA_GROUP_INDEX      ? step.index
                                     : bit == SMLA_GROUP_WINDOW     ? step.window
@@ -139,12 +139,11 @@ Checkpoint read_checkpoint(const smla_layer_args& args, Device& device) {
     return Checkpoint::from_tensors(list, "args.tensors", device);
 }
 
-// null: none
 std::shared_ptr<SessionPlace> place_or_none(const smla_session* session) {
     return session ? session->place : nullptr;
 }
 
-// Marks a session whose entries another one reads as read during a call. Null: there is none.
+// Marks the session whose entries another session reads as read during a call. Accepts null.
 InUse reading(const std::shared_ptr<SessionPlace>& source, const char* field) {
     return InUse(source ? &source->users : nullptr, field, InUse::reads);
 }
@@ -174,7 +173,7 @@ smla_session_args as_args(const SessionOptions& options) {
             options.rewind_tokens,      options.caches.kv_writer, nullptr};
 }
 
-// Names the options that a session refuses as the caller knows them: args.FIELD.
+// Names rejected session options as the caller knows them: args.FIELD.
 template <class Make>
 auto within_args(const Make& make) {
     try {
@@ -185,8 +184,8 @@ auto within_args(const Make& make) {
     }
 }
 
-// Clones `session`. A field of `args` that is 0 is taken from it. Records are copied, so they keep their
-// format.
+// Clones `session`, whose value replaces each field of `args` that is 0. The copied rows are unchanged, so
+// the formats stay the same.
 std::unique_ptr<Session> clone(const Session& session, const smla_session_args* args) {
     smla_session_args as = as_args(session.options()), wanted{};
     if (args) wanted = api::read_args(args);
@@ -212,7 +211,7 @@ std::unique_ptr<Session> clone(const Session& session, const smla_session_args* 
     return within_args([&] { return session.clone(options); });
 }
 
-// Calls body(session) with the handle's session, marked as in use by this call.
+// Calls body(session) with the handle's session, marked as in use during the call.
 template <InUse::As As, class Handle, class Body>
 smla_status with_session(Handle* session, Body&& body) {
     return api::guard([&] {

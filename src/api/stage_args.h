@@ -7,15 +7,14 @@
 
 namespace smla::api {
 
-// Returns body.operator()<S>() of the stage that a caller names.
+// Returns the result of body.operator()<S>() for a stage that the caller names.
 template <class Body>
 decltype(auto) with_stage(smla_stage stage, const Body& body) {
     SMLA_CHECK(stage >= 0 && stage < SMLA_STAGE_COUNT, "stage", stage, text("0 to ", SMLA_STAGE_COUNT - 1));
     return smla::with_stage(Stage(stage), body);
 }
 
-// Returns the caller's arguments in the form for engines, with explicit strides and the direction of the
-// stage.
+// Returns the caller's arguments for engines, with explicit strides and the direction of the stage.
 template <Stage S>
 ArgsOf<S> read_call(const void* args) {
     ArgsOf<S> call = read_args(static_cast<const ArgsOf<S>*>(args));

@@ -12,7 +12,7 @@ using api::read_call, api::with_stage;
 
 namespace {
 
-// Stages are numbered alike in the C header and in the X-list.
+// Stages have the same numbers in the C header and in the X-list.
 #define SMLA_SAME(name, number) static_assert(int(Stage::name) == number);
 SMLA_SAME(norm, SMLA_STAGE_NORM)
 SMLA_SAME(quant_index_q, SMLA_STAGE_QUANT_INDEX_Q)
@@ -33,14 +33,14 @@ smla_status call(smla_context* context, const ArgsOf<S>* args, smla_workspace wo
     });
 }
 
-// Runs a stage in a workspace that must have all bytes that the fastest plan within the budget uses.
+// Runs a stage in a workspace that must have all bytes of the fastest plan within the budget.
 template <Stage S>
 void run_sized(const void* args, const Env& env, size_t budget) {
     const ArgsOf<S> call = read_call<S>(args);
     const auto planned = plan_stage<S>(call, env);  // also checks the arguments
     const size_t bytes = stage_workspace<S>(call, env, budget);
-    // In a capture, a caller may be unable to provide zeroed counters; a call without scratch does not need
-    // them.
+    // During capture, a caller may be unable to provide zeroed counters, which calls without scratch do not
+    // need.
     const bool has_scratch = bytes > kWorkspaceHeader;
     if (env.workspace.bytes < bytes && (has_scratch || !env.device->capturing(env.stream)))
         fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(env.workspace.bytes),
@@ -48,7 +48,7 @@ void run_sized(const void* args, const Env& env, size_t budget) {
     launch_stage<S>(*planned, call, env);
 }
 
-// Arguments that are right except that there may be no memory yet.
+// Returns the arguments after checking everything except memory.
 template <Stage S>
 ArgsOf<S> described(const Context& context, const void* args) {
     const ArgsOf<S> copy = read_call<S>(args);
@@ -56,7 +56,7 @@ ArgsOf<S> described(const Context& context, const void* args) {
     return copy;
 }
 
-// The scan runs on the host: a device's integers are brought there first.
+// Scans integers on the host, after copying a device's integers to it.
 template <class Args>
 void check_values(Device& device, Args& args) {
     refuse_capture(device, nullptr);
@@ -92,7 +92,6 @@ std::span<const StageField> fields_of_named(smla_stage stage) {
     return with_stage(stage, []<Stage S>() { return fields_of<ArgsOf<S>>(); });
 }
 
-// The number of the field that lies at an offset.
 int32_t field_at(std::span<const StageField> fields, size_t offset) {
     for (size_t i = 0; i < fields.size(); ++i)
         if (fields[i].offset == offset) return int32_t(i);

@@ -1,5 +1,5 @@
-// The tensors of every struct of arguments but those of stages, which field tables list (ops/field.h).
-// read_args() (guard.h) spells out the strides that were left out in them.
+// Tensors of all argument structs except those for stages, which have field tables (ops/field.h). read_args()
+// (guard.h) sets omitted strides in them.
 #pragma once
 
 #include <smla/backend.h>
