@@ -67,9 +67,8 @@ public:
     void run(ArgsOf<S> args) {
         run_one<S>(args, false);
     }
-    // Runs a call that is independent of the previous call and of the calls concurrent with the previous one:
-    // the call neither reads what they write, nor writes what they access. A GPU may run all these calls at
-    // the same time.
+    // Adds a call to the group of the previous call. No call of a group reads or writes what another one
+    // writes, so a GPU may run the group at the same time.
     template <Stage S>
     void beside(ArgsOf<S> args) {
         run_one<S>(args, true);

@@ -67,7 +67,7 @@ public:
     IdleThreads(const IdleThreads&) = delete;
     IdleThreads& operator=(const IdleThreads&) = delete;
 
-    // Starts threads. Returns why the system starts fewer; empty if it starts all.
+    // Starts threads. Returns why the system starts fewer threads; empty if it starts all.
     std::string start(int threads) {
         const LibraryThreads starting;
         all_.reserve(size_t(threads));

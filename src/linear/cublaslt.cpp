@@ -145,7 +145,7 @@ std::shared_ptr<const LtProduct> LtProducts::make(const LtShape& shape) {
         if (status == kAllocFailed) no_memory("cublasLtCreate");
         return std::make_shared<const LtProduct>(handle_, shape);
     }
-    constexpr size_t kMost = 4096;  // about 1 KB each, and step sizes may keep changing
+    constexpr size_t kMost = 4096;  // products of about 1 KB, whose sizes may keep changing
     if (products_.size() >= kMost) products_.clear();
     auto product = std::make_shared<const LtProduct>(handle_, shape);
     if (product->lacks_memory()) no_memory("cublasLtMatmulAlgoGetHeuristic");

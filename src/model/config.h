@@ -50,7 +50,7 @@ struct DsaConfig {
     RopeParameters rope;
     int64_t pool = 0;               // GLM-5.3: tokens per index key; 0: one key per token
     std::vector<bool> linear;       // GLM-5.3: whether a layer has linear attention
-    std::vector<bool> has_indexer;  // per layer; after its end, frequency and offset apply
+    std::vector<bool> has_indexer;  // per layer; after its end, index_frequency applies
     int64_t index_frequency = 1, index_offset = 2;
 };
 

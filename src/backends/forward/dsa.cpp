@@ -69,7 +69,7 @@ void forward_dsa(Runner& run, const BackendInstance& on, const Metadata* metadat
     const bool rope = on.config.args.rope_dim > 0;
     DsaStep step{};
     step.q = present(args.q_pe) && rope ? joined(run, on, fields, args) : args.q;
-    if (present(args.k_c)) {  // without pages, write_kv writes nothing
+    if (present(args.k_c)) {  // write_kv skips a cache without pages
         step.key.head = args.k_c;
         if (rope) step.key.tail = args.k_pe;
     }

@@ -69,7 +69,7 @@ void forward_hybrid(Runner& run, const BackendInstance& on, const Metadata* meta
     const ForwardArgs args = checked(on, fields, given, context_of(run, metadata));
     HybridStep step;
     step.q = args.q;
-    step.key.head = args.k_c;  // without pages, write_kv writes nothing
+    step.key.head = args.k_c;  // write_kv skips a cache without pages
     step.precision = model.precision;
     step.softmax_scale = model.softmax_scale;
     step.q_scale = args.q.dtype == SMLA_E4M3 ? model.q_scale : 0;
