@@ -36,8 +36,8 @@ struct BackendConfig {
     int32_t rope_dim() const { return args.rope_dim; }
     int32_t head_size() const { return hybrid() ? args.head_dim : args.kv_lora_rank + args.rope_dim; }
     bool pools() const { return !hybrid() && args.ratio > 1; }  // GLM-5.3-Flash
-    // Columns of topk_indices. Lists of a model with pools end with the tokens of the open pool, and vLLM
-    // rounds their width up to 128.
+    // Returns the columns of topk_indices. With pools, a list ends with the tokens of the open pool, and its
+    // width is rounded up to 128, as in vLLM.
     int32_t list_columns() const;
 };
 
