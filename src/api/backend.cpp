@@ -43,7 +43,8 @@ void refuse_output_quant(const ForwardArgs& args) {
         {"args.output_scale", args.output_scale}, {"args.output_block_scale", args.output_block_scale}};
     for (const auto& [field, scale] : scales)
         if (present(scale))
-            fail(SMLA_UNSUPPORTED, field, describe(scale), "absent: there is no fused output quantisation");
+            fail(SMLA_UNSUPPORTED, field, describe(scale),
+                 "absent (fused output quantization is not supported)");
 }
 
 void forward(const smla_backend& backend, const ForwardArgs& args, const Workspace& workspace,
@@ -84,8 +85,8 @@ smla_status smla_describe_device(const char* name, smla_device_info* out) {
 
 smla_status smla_backend_list(const char* const** names, int32_t* count) {
     return api::guard([&] {
-        SMLA_CHECK(names, "names", "null", "where the names go");
-        SMLA_CHECK(count, "count", "null", "where the number of names goes");
+        SMLA_CHECK(names, "names", "null", "a pointer that receives the names");
+        SMLA_CHECK(count, "count", "null", "a pointer that receives the number of names");
         *names = backend_names().data();
         *count = int32_t(backend_names().size());
     });
@@ -113,7 +114,7 @@ smla_status smla_backend_select(const smla_backend_args* args, const char* wante
 
 smla_status smla_backend_create(smla_context* context, const char* name, const smla_backend_args* args,
                                 smla_backend** out) {
-    return api::create(out, "where the backend goes", [&] {
+    return api::create(out, "a pointer that receives the backend", [&] {
         Context& on = api::checked(context);
         smla_backend_args copy = api::read_args(args);
         if (copy.device.struct_size == 0) copy.device = device_info(on.device());
@@ -121,7 +122,7 @@ smla_status smla_backend_create(smla_context* context, const char* name, const s
             smla_backend{context, choose_backend(resolve_config(copy), name ? name : "")});
         const DeviceInfo& device = made->instance.config.args.device;
         SMLA_CHECK(device.type == on.device().type(), "args.device", device_name(device),
-                   text("what the context runs on: ", on.description()));
+                   text("the device of the context (", on.description(), ")"));
         made->instance.context = &on;
         return made.release();
     });
@@ -155,7 +156,7 @@ smla_status smla_backend_cache_shape(const smla_backend* backend, int32_t group,
 }
 
 smla_status smla_backend_metadata_create(const smla_backend* backend, smla_backend_metadata** out) {
-    return api::create(out, "where the metadata go", [&] {
+    return api::create(out, "a pointer that receives the metadata", [&] {
         const BackendInstance& on = api::handle(backend, "backend").instance;
         return new smla_backend_metadata{on.metadata()};
     });
@@ -188,7 +189,7 @@ smla_status smla_backend_workspace_size(const smla_backend* backend, const smla_
                                         size_t* bytes) {
     return api::guard([&] {
         const smla_backend& on = api::handle(backend, "backend");
-        SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
+        SMLA_CHECK(bytes, "bytes", "null", "a pointer that receives the size");
         const ForwardArgs copy = api::read_args(args);
         refuse_output_quant(copy);
         const InUse use = api::reading(copy.metadata, "args.metadata");
@@ -208,7 +209,7 @@ smla_status smla_backend_forward(const smla_backend* backend, const smla_backend
 
 smla_status smla_backend_call_create(const smla_backend* backend, const smla_backend_forward_args* args,
                                      const size_t* moving, int32_t moving_count, smla_call** out) {
-    return api::create(out, "where the call goes", [&] {
+    return api::create(out, "a pointer that receives the call", [&] {
         const smla_backend& on = api::handle(backend, "backend");
         const ForwardArgs copy = api::read_args(args);
         refuse_output_quant(copy);

@@ -64,21 +64,23 @@ private:
 smla_call::smla_call(std::span<const StageField> fields, const void* args, const size_t* moving,
                      int32_t count) {
     SMLA_CHECK(count >= 0, "moving_count", count, "0 or more");
-    SMLA_CHECK(moving || count == 0, "moving", "null", text(count, " offsets"));
+    SMLA_CHECK(moving || count == 0, "moving", "null", text("an array of ", count, " offsets"));
     for (int32_t i = 0; i < count; ++i) {
         const auto field = [&] { return text("moving[", i, "]"); };
         const Address found = find_address(fields, args, moving[i]);
-        SMLA_CHECK(!found.name.empty(), field(), moving[i], "the offset of an address in the arguments");
-        SMLA_CHECK(found.is_given, field(), text(found.name, ", which is absent"),
-                   "an address that the arguments have");
+        SMLA_CHECK(!found.name.empty(), field(), moving[i], "the offset of a pointer in the arguments");
+        SMLA_CHECK(found.is_given, field(), text("the offset of ", found.name, ", which is null"),
+                   "the offset of a pointer that is set");
         for (const Moving& other : moving_)
-            SMLA_CHECK(other.offset != moving[i], field(), text(found.name, " again"), "each address once");
+            SMLA_CHECK(other.offset != moving[i], field(),
+                       text("the offset of ", found.name, ", which is listed twice"), "each offset once");
         moving_.push_back({moving[i], found.name, found.is_of_nothing});
     }
 }
 
 void smla_call::place(void* args, const void* const* addresses) const {
-    SMLA_CHECK(addresses || moving_.empty(), "addresses", "null", text(moving_.size(), " addresses"));
+    SMLA_CHECK(addresses || moving_.empty(), "addresses", "null",
+               text("an array of ", moving_.size(), " addresses"));
     for (size_t i = 0; i < moving_.size(); ++i) {
         const Moving& each = moving_[i];
         SMLA_CHECK(addresses[i] || each.may_be_null, text("addresses[", i, "]"), "null",
@@ -91,7 +93,7 @@ extern "C" {
 
 smla_status smla_call_create(smla_context* context, smla_stage stage, const void* args, const size_t* moving,
                              int32_t moving_count, size_t budget, smla_call** out) {
-    return api::create(out, "where the call goes", [&] {
+    return api::create(out, "a pointer that receives the call", [&] {
         Context& on = api::checked(context);
         return api::with_stage(stage, [&]<Stage S>() -> smla_call* {
             return new StageCall<S>(on, api::read_call<S>(args), moving, moving_count, budget);
@@ -101,7 +103,7 @@ smla_status smla_call_create(smla_context* context, smla_stage stage, const void
 
 smla_status smla_call_bytes(const smla_call* call, size_t* bytes) {
     return api::guard([&] {
-        SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
+        SMLA_CHECK(bytes, "bytes", "null", "a pointer that receives the size");
         *bytes = api::handle(call, "call").bytes;
     });
 }

@@ -1,5 +1,6 @@
 #include "api/guard.h"
 #include "core/log.h"
+#include "core/message.h"
 #include "core/visible.h"
 
 #include <new>
@@ -14,7 +15,7 @@ struct LastError {
     bool without_text = false;  // whether memory for the text was missing
 
     const char* shown(const std::string& part) const {
-        return without_text ? "not known: no memory for the error's text" : part.c_str();
+        return without_text ? "unknown, because there was no memory for the error text" : part.c_str();
     }
 };
 thread_local LastError last;
@@ -32,7 +33,7 @@ smla_status record_error(smla_status status, std::string_view field, std::string
         // Field and value may come from a file or a caller's string, and terminals show them.
         LastError found{status, without_controls(field), without_controls(got), without_controls(wanted), {}};
         found.message =
-            text(smla_status_name(status), ": ", found.field, ": got ", found.got, ", wanted ", found.wanted);
+            text(smla_status_name(status), ": ", found.field, ": ", got_and_wanted(found.got, found.wanted));
         last = std::move(found);
     } catch (const std::bad_alloc&) {
         last = {};

@@ -53,7 +53,7 @@ smla_status smla_format_get_info(smla_format format, int32_t width, smla_format_
 smla_status smla_format_by_name(const char* name, smla_format* format) {
     return api::guard([&] {
         SMLA_CHECK(name, "name", "null", "the name of a record format");
-        SMLA_CHECK(format, "format", "null", "where the format goes");
+        SMLA_CHECK(format, "format", "null", "a pointer that receives the format");
         const Format* const found = find_format(std::string_view(name));
         SMLA_CHECK(found, "name", name, "one of " + format_list(kKvFormats | kIndexFormats | kStateFormats));
         *format = found->id;
@@ -63,7 +63,7 @@ smla_status smla_format_by_name(const char* name, smla_format* format) {
 smla_status smla_cache_bytes(const smla_cache* cache, size_t* bytes) {
     return api::guard([&] {
         SMLA_CHECK(cache, "cache", "null", "a cache");
-        SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
+        SMLA_CHECK(bytes, "bytes", "null", "a pointer that receives the size");
         *bytes = cache_bytes(check_shape("cache", *cache));
     });
 }
@@ -71,7 +71,7 @@ smla_status smla_cache_bytes(const smla_cache* cache, size_t* bytes) {
 smla_status smla_tensor_bytes(const smla_tensor* tensor, size_t* bytes) {
     return api::guard([&] {
         const Tensor given = api::read_tensor(tensor, "tensor");
-        SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
+        SMLA_CHECK(bytes, "bytes", "null", "a pointer that receives the size");
         *bytes = 0;
         if (!present(given)) return;
         const int64_t any[] = {kAny, kAny, kAny, kAny};

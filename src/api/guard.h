@@ -43,9 +43,9 @@ smla_status guard(Body&& body) {
     } catch (const Error& error) {
         return record_error(error.status, error.field, error.got, error.wanted);
     } catch (const std::bad_alloc&) {
-        return record_error(SMLA_OUT_OF_MEMORY, "memory", "std::bad_alloc", "host memory");
+        return record_error(SMLA_OUT_OF_MEMORY, "memory", "std::bad_alloc", "enough host memory");
     } catch (const std::exception& error) {
-        return record_error(SMLA_INTERNAL, "smla", error.what(), "no exception: please report it");
+        return record_error(SMLA_INTERNAL, "smla", error.what(), "no exception; please report this bug");
     }
 }
 
@@ -68,7 +68,7 @@ smla_status create(Out* out, const char* wanted, const Make& make) {
 // Copies text of any length to the caller's buffer[*bytes]. *bytes becomes the length with the final zero
 // even if the buffer is too small, so that a second call can provide a larger one.
 inline void give_text(const std::string& given, char* buffer, size_t* bytes) {
-    SMLA_CHECK(bytes, "bytes", "null", "the size of the buffer");
+    SMLA_CHECK(bytes, "bytes", "null", "a pointer to the size of the buffer");
     const size_t room = *bytes, needed = given.size() + 1;
     *bytes = needed;
     if (!buffer) return;
@@ -86,7 +86,7 @@ inline Context& checked(smla_context* context) { return handle(context, "context
 
 // Nested structs cannot grow: their struct_size is this library's, or 0 if the caller left it unset.
 inline void check_nested_size(const char* field, uint32_t given, size_t wanted) {
-    SMLA_CHECK(given == 0 || given == wanted, field, given, text(wanted, ", or 0"));
+    SMLA_CHECK(given == 0 || given == wanted, field, given, text("0 or ", wanted));
 }
 template <class Args>
 void check_nested_sizes(const Args&) {}
@@ -109,8 +109,8 @@ Args read_args(const Args* args, const char* name = "args") {
     SMLA_CHECK(given >= sizeof(uint32_t) * 2 && given <= (size_t(1) << 16), size(), given, sizeof(Args));
     const char* bytes = reinterpret_cast<const char*>(args);
     for (size_t i = sizeof(Args); i < given; ++i)
-        SMLA_CHECK(bytes[i] == 0, size(), text(given, " with a field that this library does not know"),
-                   sizeof(Args));
+        SMLA_CHECK(bytes[i] == 0, size(),
+                   text(given, ", with a nonzero field that this library does not know"), sizeof(Args));
     Args out{};
     std::memcpy(&out, bytes, given < sizeof(Args) ? given : sizeof(Args));
     check_nested_sizes(out);
@@ -164,7 +164,7 @@ void give(const char* name, Out* out, const Out& value) {
 template <class Fields>
 void give_field(const Fields& fields, const char* name, smla_tensor* out) {
     SMLA_CHECK(name, "name", "null", "the name of a field");
-    SMLA_CHECK(out, "out", "null", "where the field goes");
+    SMLA_CHECK(out, "out", "null", "a pointer that receives the field");
     if (const Tensor* const field = fields.find(name)) {
         *out = *field;
         return;
@@ -173,18 +173,18 @@ void give_field(const Fields& fields, const char* name, smla_tensor* out) {
 }
 template <class Fields>
 void give_names(const Fields& fields, const char* const** names, int32_t* count) {
-    SMLA_CHECK(names, "names", "null", "where the names go");
-    SMLA_CHECK(count, "count", "null", "where the number of names goes");
+    SMLA_CHECK(names, "names", "null", "a pointer that receives the names");
+    SMLA_CHECK(count, "count", "null", "a pointer that receives the number of names");
     *names = fields.names().data();
     *count = int32_t(fields.names().size());
 }
 
 inline Workspace read_workspace(const smla_workspace& workspace) {
     SMLA_CHECK(workspace.data || workspace.bytes == 0, "workspace.data", "null",
-               text(workspace.bytes, " bytes"));
+               text("memory of ", workspace.bytes, " bytes"));
     SMLA_CHECK(reinterpret_cast<uintptr_t>(workspace.data) % kCacheLine == 0, "workspace.data",
                text("address % 64 = ", reinterpret_cast<uintptr_t>(workspace.data) % kCacheLine),
-               "aligned to 64 bytes");
+               "an address aligned to 64 bytes");
     return {workspace.data, workspace.bytes};
 }
 

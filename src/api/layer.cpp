@@ -34,9 +34,9 @@ LayerPrecision read_precision(const smla_layer_args& args, smla_engine engine) {
                "args.activations", args.activations, "0 (f32), f32, bf16 or f64");
     if (args.activations == SMLA_F64) {
         SMLA_CHECK(engine == SMLA_ENGINE_REFERENCE, "args.activations", "f64",
-                   "f32 or bf16: f64 is for the reference engine");
+                   "f32 or bf16 (only the reference engine supports f64)");
         SMLA_CHECK(args.queries == 0 || args.queries == SMLA_F64, "args.queries", dtype_name(args.queries),
-                   "f64 with f64");
+                   "f64, as in args.activations");
         out.activations = out.queries = SMLA_F64;
         return out;
     }
@@ -51,10 +51,10 @@ LayerPrecision read_precision(const smla_layer_args& args, smla_engine engine) {
 void check_pages(int32_t bit, const smla_cache& cache, const PlanPages& planned) {
     const auto field = [&](const char* name) { return text("step.", group_name(bit), ".cache.", name); };
     SMLA_CHECK(cache.page_tokens == planned.tokens, field("page_tokens"), cache.page_tokens,
-               text(planned.tokens, ", as the plan was built"));
+               text(planned.tokens, " (page_tokens of the plan)"));
     const int32_t rows = cache.page_rows ? cache.page_rows : cache.page_tokens;
     SMLA_CHECK(rows == planned.rows, field("page_rows"), cache.page_rows,
-               text(planned.rows, ", as the plan was built"));
+               text(planned.rows, " (page_rows of the plan)"));
 }
 
 CacheGroup group_of(const smla_layer& on, const smla_layer_step& step, int32_t bit, const Tensor& slots,
@@ -79,7 +79,7 @@ LayerStep read_step(const smla_layer& on, const smla_layer_step& step, const Che
     check_tensor("step.hidden", step.hidden, kFloats, {kAny, config.common.hidden_size}, context);
     check_rows("step.hidden", step.hidden);
     const int64_t tokens = step.hidden.shape[0], planned = fields.position.shape[0];
-    SMLA_CHECK(tokens == planned, "step.hidden.shape[0]", tokens, text(planned, ", the tokens of the plan"));
+    SMLA_CHECK(tokens == planned, "step.hidden.shape[0]", tokens, text(planned, " (the tokens of the plan)"));
     check_tensor("step.out", step.out, kFloats, {tokens, config.common.hidden_size}, context);
     check_rows("step.out", step.out);
     check_forced_topk("step.forced_topk", *on.layer, step.forced_topk, tokens, context);
@@ -111,22 +111,23 @@ LayerPrecision read_weights(const smla_layer_args& args, LayerPrecision precisio
 }
 
 AttentionConfig read_config(const smla_layer_args& args) {
-    SMLA_CHECK(!args.config || !args.config_json, "args.config_json", "a text, beside args.config",
-               "one of the two");
+    SMLA_CHECK(!args.config || !args.config_json, "args.config_json", "a text in addition to args.config",
+               "only one of the two");
     if (args.config_json) return parse_config(args.config_json, "args.config_json");
     SMLA_CHECK(args.config || args.checkpoint, "args.config", "null",
-               "a path, or args.config_json: tensors come without a config");
+               "a path, or a text in args.config_json");
     return load_config(args.config ? args.config : args.checkpoint);
 }
 
 Checkpoint read_checkpoint(const smla_layer_args& args, Device& device) {
     SMLA_CHECK(args.tensor_count >= 0, "args.tensor_count", args.tensor_count, "0 or more");
     if (args.tensor_count == 0 && !args.tensors) {
-        SMLA_CHECK(args.checkpoint, "args.checkpoint", "null", "a path, or args.tensors");
+        SMLA_CHECK(args.checkpoint, "args.checkpoint", "null", "a path, or tensors in args.tensors");
         return Checkpoint::open(args.checkpoint);
     }
-    SMLA_CHECK(!args.checkpoint, "args.checkpoint", "a path, beside args.tensors", "one of the two");
-    SMLA_CHECK(args.tensors, "args.tensors", "null", text(args.tensor_count, " tensors"));
+    SMLA_CHECK(!args.checkpoint, "args.checkpoint", "a path in addition to args.tensors",
+               "only one of the two");
+    SMLA_CHECK(args.tensors, "args.tensors", "null", text("an array of ", args.tensor_count, " tensors"));
     std::vector<NamedTensor> list;
     for (int32_t i = 0; i < args.tensor_count; ++i) {
         const smla_named_tensor& each = args.tensors[i];
@@ -190,7 +191,7 @@ std::unique_ptr<Session> clone(const Session& session, const smla_session_args* 
     smla_session_args as = as_args(session.options()), wanted{};
     if (args) wanted = api::read_args(args);
     const auto same = [](const char* field, auto given, auto has) {
-        SMLA_CHECK(given == 0 || given == has, field, given, text("0 or ", has, ", as in the session"));
+        SMLA_CHECK(given == 0 || given == has, field, given, text("0 or ", has, " (as in the session)"));
     };
     same("args.kv_format", wanted.kv_format, as.kv_format);
     same("args.index_format", wanted.index_format, as.index_format);
@@ -226,7 +227,7 @@ smla_status with_session(Handle* session, Body&& body) {
 extern "C" {
 
 smla_status smla_layer_create(smla_context* context, const smla_layer_args* args, smla_layer** out) {
-    return api::create(out, "where the layer goes", [&] {
+    return api::create(out, "a pointer that receives the layer", [&] {
         const smla_layer_args copy = api::read_args(args);
         Context& on = api::checked(context);
         const LayerPrecision precision = read_weights(copy, read_precision(copy, on.engine()));
@@ -262,7 +263,8 @@ smla_status smla_config_rope_frequencies(const smla_layer_args* args, int32_t co
         config.check_computed(copy.layer);
         const std::vector<double> all = rope_frequencies(config.common.rope_dim, config.rope(copy.layer));
         SMLA_CHECK(count == int32_t(all.size()), "count", count, text(all.size(), " (rope_width / 2)"));
-        SMLA_CHECK(frequencies || all.empty(), "frequencies", "null", text(all.size(), " numbers"));
+        SMLA_CHECK(frequencies || all.empty(), "frequencies", "null",
+                   text("an array of ", all.size(), " numbers"));
         std::copy(all.begin(), all.end(), frequencies);
     });
 }
@@ -271,7 +273,7 @@ smla_status smla_layer_workspace_size(const smla_layer* layer, const smla_layer_
                                       size_t stage_budget, size_t* bytes) {
     return api::guard([&] {
         const smla_layer& on = api::handle(layer, "layer");
-        SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
+        SMLA_CHECK(bytes, "bytes", "null", "a pointer that receives the size");
         const smla_layer_step copy = api::read_args(step, "step");
         const InUse plan = api::reading(copy.plan, "step.plan");
         *bytes = layer_workspace(*on.layer, on.context->context.env({}),
@@ -292,7 +294,7 @@ smla_status smla_layer_forward(const smla_layer* layer, const smla_layer_step* s
 }
 
 smla_status smla_session_create(const smla_layer* layer, const smla_session_args* args, smla_session** out) {
-    return api::create(out, "where the session goes", [&] {
+    return api::create(out, "a pointer that receives the session", [&] {
         const smla_layer& on = api::handle(layer, "layer");
         const SessionOptions options = read_options(api::read_args(args), *on.layer);
         const InUse source = reading(options.entries_of, "args.entries_of");
@@ -315,7 +317,7 @@ smla_status smla_session_forward(smla_session* session, const smla_session_step*
         const smla_session_step copy = api::read_args(step, "step");
         SMLA_CHECK(copy.request_count >= 0, "step.request_count", copy.request_count, "0 or more");
         SMLA_CHECK(copy.requests || copy.request_count == 0, "step.requests", "null",
-                   text(copy.request_count, " requests"));
+                   text("an array of ", copy.request_count, " requests"));
         Session::Step inner;
         inner.requests = {copy.requests, size_t(copy.request_count)};
         inner.hidden = copy.hidden;
@@ -329,21 +331,21 @@ smla_status smla_session_forward(smla_session* session, const smla_session_step*
 
 smla_status smla_session_topk(const smla_session* session, smla_tensor* out) {
     return with_session<InUse::changes>(session, [&](const Session& on) {  // may fetch the numbers
-        SMLA_CHECK(out, "out", "null", "where the tensor goes");
+        SMLA_CHECK(out, "out", "null", "a pointer that receives the tensor");
         *out = on.topk();
     });
 }
 
 smla_status smla_session_candidates(const smla_session* session, smla_tensor* out) {
     return with_session<InUse::changes>(session, [&](const Session& on) {
-        SMLA_CHECK(out, "out", "null", "where the tensor goes");
+        SMLA_CHECK(out, "out", "null", "a pointer that receives the tensor");
         *out = on.candidates();
     });
 }
 
 smla_status smla_session_length(const smla_session* session, int32_t request, int32_t* tokens) {
     return with_session<InUse::reads>(session, [&](const Session& on) {
-        SMLA_CHECK(tokens, "tokens", "null", "where the length goes");
+        SMLA_CHECK(tokens, "tokens", "null", "a pointer that receives the length");
         on.check_request("request", request);
         *tokens = on.length(request);
     });
@@ -364,7 +366,7 @@ smla_status smla_session_copy_request(smla_session* session, int32_t source, int
 smla_status smla_session_reorder(smla_session* session, const int32_t* sources, int32_t count) {
     return with_session<InUse::changes>(session, [&](Session& on) {
         SMLA_CHECK(count >= 0, "count", count, "0 or more");
-        SMLA_CHECK(sources || count == 0, "sources", "null", text(count, " requests"));
+        SMLA_CHECK(sources || count == 0, "sources", "null", text("an array of ", count, " requests"));
         on.reorder({sources, size_t(count)});
     });
 }
@@ -372,7 +374,7 @@ smla_status smla_session_reorder(smla_session* session, const int32_t* sources, 
 smla_status smla_session_clone(const smla_session* session, const smla_session_args* args,
                                smla_session** out) {
     return with_session<InUse::changes>(session, [&](const Session& on) {  // uses its staging buffer
-        SMLA_CHECK(out, "out", "null", "where the session goes");
+        SMLA_CHECK(out, "out", "null", "a pointer that receives the session");
         *out = nullptr;
         *out = new smla_session{clone(on, args)};
     });

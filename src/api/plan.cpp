@@ -8,7 +8,7 @@ using namespace smla;
 extern "C" {
 
 smla_status smla_plan_create(const smla_plan_args* args, smla_plan** out) {
-    return api::create(out, "where the plan goes", [&] {
+    return api::create(out, "a pointer that receives the plan", [&] {
         const smla_plan_args copy = api::read_args(args);
         return new smla_plan{Plan(copy, copy.context ? plan_place(copy.context->context) : PlanPlace{})};
     });

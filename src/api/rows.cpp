@@ -27,7 +27,7 @@ smla_status smla_prefill_chunks(smla_prefill_chunks_args* args) {
     return api::guard([&] {
         constexpr size_t kWithCount = offsetof(smla_prefill_chunks_args, reserved);
         SMLA_CHECK(!args || args->struct_size >= kWithCount, "args.struct_size", args->struct_size,
-                   text(kWithCount, " or more: count is written"));
+                   text("at least ", kWithCount, " (the struct must include count)"));
         smla_prefill_chunks_args copy = api::read_args(args);
         prefill_chunks(copy);
         args->count = copy.count;

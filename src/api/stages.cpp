@@ -76,7 +76,7 @@ template <Stage S>
 std::string explanation(const Context& context, const void* args) {
     nlohmann::json rows = nlohmann::json::array();
     const Env env = context.env({});
-    const std::string another = text("the context demands ", env.demanded[size_t(S)]);
+    const std::string another = text("the context allows only ", env.demanded[size_t(S)]);
     for (const Verdict& each : explain_stage<S>(described<S>(context, args), env)) {
         const bool excluded = each.refusal.empty() && !env.allows(S, each.kernel);
         rows.push_back({{"kernel", each.kernel},
@@ -104,7 +104,7 @@ extern "C" {
 
 smla_status smla_stage_field_count(smla_stage stage, int32_t* count) {
     return api::guard([&] {
-        SMLA_CHECK(count, "count", "null", "where the number of fields goes");
+        SMLA_CHECK(count, "count", "null", "a pointer that receives the number of fields");
         *count = int32_t(fields_of_named(stage).size());
     });
 }
@@ -112,8 +112,9 @@ smla_status smla_stage_field_count(smla_stage stage, int32_t* count) {
 smla_status smla_stage_get_field(smla_stage stage, int32_t index, smla_stage_field* out) {
     return api::guard([&] {
         const auto fields = fields_of_named(stage);
-        SMLA_CHECK(index >= 0 && size_t(index) < fields.size(), "index", index,
-                   text("0 to ", fields.size() - 1, ", the fields of ", stage_name(Stage(stage)).data()));
+        SMLA_CHECK(
+            index >= 0 && size_t(index) < fields.size(), "index", index,
+            text("0 to ", fields.size() - 1, " (the fields of ", stage_name(Stage(stage)).data(), ")"));
         const StageField& field = fields[size_t(index)];
         api::give(
             "field", out,
@@ -138,7 +139,7 @@ smla_status smla_workspace_size(smla_context* context, smla_stage stage, const v
                                 size_t* bytes) {
     return api::guard([&] {
         const Context& on = api::checked(context);
-        SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
+        SMLA_CHECK(bytes, "bytes", "null", "a pointer that receives the size");
         *bytes = with_stage(
             stage, [&]<Stage S>() { return stage_workspace<S>(described<S>(on, args), on.env({}), budget); });
     });
@@ -164,7 +165,7 @@ smla_status smla_workspace_init(smla_context* context, smla_workspace workspace,
     return api::guard([&] {
         if (workspace.bytes < kWorkspaceHeader)
             fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(workspace.bytes),
-                 text("at least ", kWorkspaceHeader, ", for the counters and the error word"));
+                 text("at least ", kWorkspaceHeader, " (the counters and the error word)"));
         api::checked(context).init_workspace(api::read_workspace(workspace), stream);
     });
 }
@@ -173,7 +174,7 @@ smla_status smla_read_error(smla_context* context, smla_workspace workspace, sml
                             smla_error_word* out) {
     return api::guard([&] {
         const Context& on = api::checked(context);
-        SMLA_CHECK(out, "out", "null", "where the error word goes");
+        SMLA_CHECK(out, "out", "null", "a pointer that receives the error word");
         *out = take_error(on.device(), api::read_workspace(workspace), stream);
     });
 }

@@ -29,10 +29,10 @@ void check_dimensions(const BackendConfig& config) {
     };
     amount("args.heads", args.heads, 1);
     amount("args.rope_dim", args.rope_dim, 0);
-    SMLA_CHECK(args.rope_dim % 2 == 0, "args.rope_dim", args.rope_dim, "even");
+    SMLA_CHECK(args.rope_dim % 2 == 0, "args.rope_dim", args.rope_dim, "an even number");
     if (!config.hybrid()) {
         amount("args.kv_lora_rank", args.kv_lora_rank, 2);
-        SMLA_CHECK(args.kv_lora_rank % 2 == 0, "args.kv_lora_rank", args.kv_lora_rank, "even");
+        SMLA_CHECK(args.kv_lora_rank % 2 == 0, "args.kv_lora_rank", args.kv_lora_rank, "an even number");
         amount("args.nope_dim", args.nope_dim, 1);
         amount("args.v_head_dim", args.v_head_dim, 1);
         amount("args.ratio", args.ratio, 0);
@@ -71,11 +71,11 @@ void check_dimensions(const BackendConfig& config) {
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     for (const auto& [field, scale] :
          {std::pair{"args.softmax_scale", args.softmax_scale}, {"args.q_scale", args.q_scale}})
-        SMLA_CHECK(is_positive_f32(scale), field, scale, "a finite number above 0, also in f32");
+        SMLA_CHECK(is_positive_f32(scale), field, scale, "a number that is finite and positive in f32");
     SMLA_CHECK(args.kv_scale == 0 || is_positive_f32(args.kv_scale), "args.kv_scale", args.kv_scale,
-               "0, or a finite number above 0, also in f32");
+               "0, or a number that is finite and positive in f32");
     SMLA_CHECK(softmax_fits_f32(args.softmax_scale, args.q_scale), "args.softmax_scale", args.softmax_scale,
-               "a number that q_scale and log2 e leave finite in f32");
+               "a number whose product with q_scale and log2(e) is finite in f32");
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ DeviceInfo device_info(const Device& device) {
 EngineOfDevice engine_of(const DeviceInfo& device) {
     if (device.type == SMLA_CPU) return {"cpu", ""};
     if (has_code_for(device.capability)) return {"cuda", ""};
-    return {"cuda", text("no engine of this build runs attention backends on ", device_name(device))};
+    return {"cuda", text("no engine of this build supports attention backends on ", device_name(device))};
 }
 
 }  // namespace smla

@@ -89,27 +89,30 @@ std::vector<std::string> config_refusals(const Backend& backend, const BackendCo
     std::vector<std::string> out;
     const BackendArgs& args = config.args;
     if (backend.family != args.family)
-        return {text("it is for ", find_family(backend.family)->models, ", not for ",
+        return {text("it supports ", find_family(backend.family)->models, ", not ",
                      find_family(args.family)->models)};
     const smla_format format = cache_format(backend, config);
     if (!format)
-        out.push_back(text("kv_cache_dtype ", config.cache_type, " with ", config.head_size(),
-                           " values per token; it has ", cache_type_list(backend)));
+        out.push_back(text("kv_cache_dtype ", config.cache_type, " is not supported with ",
+                           config.head_size(),
+                           " values per token (supported types: ", cache_type_list(backend), ")"));
     if (format == SMLA_ROW_F64 && args.dtype != SMLA_F64)
-        out.push_back(text("kv_cache_dtype row_f64 with ", dtype_name(args.dtype), " queries, not f64"));
+        out.push_back(text("kv_cache_dtype row_f64 requires f64 queries, not ", dtype_name(args.dtype)));
     const bool scaled = format && find_format(format)->scale == ScaleKind::per_tensor;
     if (args.dtype == SMLA_E4M3 && !config.hybrid())
-        out.push_back("no e4m3 queries: V3.2's are absorbed, in bf16, f16, f32 or f64");
+        out.push_back("e4m3 queries are not supported (V3.2 has absorbed queries in bf16, f16, f32 or f64)");
     else if (args.dtype == SMLA_E4M3 && !scaled)
-        out.push_back("e4m3 queries need a cache with one scale: kv_cache_dtype fp8_e4m3");
-    if (args.heads > 256) out.push_back(text(args.heads, " heads; 1 to 256"));
-    if (args.wants & SMLA_WANTS_ENCODER) out.push_back("no attention type but decoder self-attention");
-    if (args.wants & SMLA_WANTS_ALIBI) out.push_back("no alibi slopes");
-    if (args.wants & SMLA_WANTS_SLIDING_WINDOW) out.push_back("no sliding window beside the model's own");
-    if (args.wants & SMLA_WANTS_SOFT_CAP) out.push_back("no soft cap of the logits");
-    if (args.wants & SMLA_WANTS_FUSED_OUTPUT_QUANT) out.push_back("no fused output quantisation");
+        out.push_back("e4m3 queries require a cache with one scale (kv_cache_dtype fp8_e4m3)");
+    if (args.heads > 256) out.push_back(text(args.heads, " heads are not supported (supported: 1 to 256)"));
+    if (args.wants & SMLA_WANTS_ENCODER) out.push_back("only decoder self-attention is supported");
+    if (args.wants & SMLA_WANTS_ALIBI) out.push_back("ALiBi slopes are not supported");
+    if (args.wants & SMLA_WANTS_SLIDING_WINDOW)
+        out.push_back("a sliding window in addition to the window of the model is not supported");
+    if (args.wants & SMLA_WANTS_SOFT_CAP) out.push_back("soft capping of logits is not supported");
+    if (args.wants & SMLA_WANTS_FUSED_OUTPUT_QUANT)
+        out.push_back("fused output quantization is not supported");
     if (reads_selection(config.kind()) && args.topk == 0)
-        out.push_back("it needs a model with index_topk in its config");
+        out.push_back("it requires a model with index_topk in its config");
     return out;
 }
 
@@ -124,24 +127,30 @@ std::vector<std::string> published_refusals(const Backend& backend, const Backen
     std::vector<std::string> out;
     const PublishedGate& gate = backend.published;
     const BackendArgs& args = config.args;
-    if (backend.family != args.family) return {"it is for another family of models"};
+    if (backend.family != args.family) return {"it supports another model family"};
     if (!has(gate.head_sizes, config.head_size()))
-        out.push_back(text("head size ", config.head_size(), "; it has ", joined(gate.head_sizes)));
-    if (!has(gate.dtypes, args.dtype)) out.push_back(text("dtype ", dtype_name(args.dtype)));
+        out.push_back(text("head size ", config.head_size(),
+                           " is not supported (supported: ", joined(gate.head_sizes), ")"));
+    if (!has(gate.dtypes, args.dtype))
+        out.push_back(text("dtype ", dtype_name(args.dtype), " is not supported"));
     if (std::none_of(gate.cache_types.begin(), gate.cache_types.end(),
                      [&](const char* type) { return config.cache_type == type; }))
-        out.push_back(text("kv_cache_dtype ", config.cache_type, "; it has ", joined(gate.cache_types)));
+        out.push_back(text("kv_cache_dtype ", config.cache_type,
+                           " is not supported (supported: ", joined(gate.cache_types), ")"));
     const int32_t page = args.page_tokens;
     if (page && (gate.page_exact ? page != gate.page_multiple : page % gate.page_multiple != 0))
-        out.push_back(text("block size ", page, "; it has ", gate.page_multiple));
+        out.push_back(text("block size ", page, " is not supported (supported: ",
+                           gate.page_exact ? "" : "multiples of ", gate.page_multiple, ")"));
     const int32_t major = major_capability(args.device);
-    if (args.device.type == SMLA_CPU) out.push_back("no CUDA device");
+    if (args.device.type == SMLA_CPU) out.push_back("it requires a CUDA device");
     else if (!gate.capabilities.empty() && !has(gate.capabilities, major))
-        out.push_back(text("compute capability ", major, ".x; it has ", joined(gate.capabilities)));
-    if (args.wants & SMLA_WANTS_ENCODER) out.push_back("no attention type but decoder self-attention");
+        out.push_back(text("compute capability ", major,
+                           ".x is not supported (supported: ", joined(gate.capabilities), ")"));
+    if (args.wants & SMLA_WANTS_ENCODER) out.push_back("only decoder self-attention is supported");
     if (args.wants & (SMLA_WANTS_ALIBI | SMLA_WANTS_SLIDING_WINDOW | SMLA_WANTS_SOFT_CAP))
-        out.push_back("no alibi slopes, sliding window or soft cap");
-    if (args.wants & SMLA_WANTS_FUSED_OUTPUT_QUANT) out.push_back("no fused output quantisation");
+        out.push_back("ALiBi slopes, sliding windows and soft caps are not supported");
+    if (args.wants & SMLA_WANTS_FUSED_OUTPUT_QUANT)
+        out.push_back("fused output quantization is not supported");
     if (gate.more)
         if (std::string reason = gate.more(config); !reason.empty()) out.push_back(std::move(reason));
     return out;

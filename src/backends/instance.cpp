@@ -51,31 +51,31 @@ BackendInstance::BackendInstance(const Backend& which, const BackendConfig& give
       format(cache_format(which, given)),
       entry_format(smla::entry_format(which, given)) {
     const std::string reasons = joined(why_not(which, given), "; ");
-    if (!reasons.empty()) fail(SMLA_UNSUPPORTED, which.name, reasons, "arguments that it can serve");
+    if (!reasons.empty()) fail(SMLA_UNSUPPORTED, which.name, reasons, "arguments that the backend supports");
     const double scale = config.args.kv_scale;
     const std::string wanted = scale == 0 ? "" : why_not_scale(*find_format(format), float(scale));
     SMLA_CHECK(wanted.empty(), "args.kv_scale", scale, wanted);
     if (config.args.page_tokens == 0) config.args.page_tokens = which.page_tokens;
     SMLA_CHECK(!config.hybrid() || !config.args.ratio || config.args.page_tokens % config.args.ratio == 0,
                "args.page_tokens", config.args.page_tokens,
-               text("a multiple of the ratio, ", config.args.ratio));
+               text("a multiple of the ratio (", config.args.ratio, ")"));
 }
 
 smla_cache_shape BackendInstance::cache_shape(int32_t group, int64_t pages) const {
     const bool hybrid = config.hybrid(), compressed = group == SMLA_GROUP_COMPRESSED;
-    SMLA_CHECK(
-        group == SMLA_GROUP_PRIMARY
-            ? !hybrid
-            : hybrid && (group == SMLA_GROUP_WINDOW || (compressed && config.args.ratio)),
-        "group", group,
-        hybrid ? config.args.ratio ? "WINDOW or COMPRESSED" : "WINDOW: the layer has no other" : "PRIMARY");
+    SMLA_CHECK(group == SMLA_GROUP_PRIMARY
+                   ? !hybrid
+                   : hybrid && (group == SMLA_GROUP_WINDOW || (compressed && config.args.ratio)),
+               "group", group,
+               hybrid ? config.args.ratio ? "WINDOW or COMPRESSED" : "WINDOW (the only group of the layer)"
+                      : "PRIMARY");
     const Format& record = *find_format(compressed ? entry_format : format);
     const int64_t tokens = !hybrid      ? config.args.page_tokens
                            : compressed ? config.args.page_tokens / config.args.ratio
                                         : config.args.window_page_tokens;
     constexpr int64_t kMaxRows = int64_t(1) << 31;  // int32 row numbers; bytes fit int64
     SMLA_CHECK(pages >= 0 && pages <= kMaxRows / tokens, "pages", pages,
-               text("0 to ", kMaxRows / tokens, ": rows that fit in int32"));
+               text("0 to ", kMaxRows / tokens, " (row numbers must fit in int32)"));
     const bool bytes = record.scale != ScaleKind::none && record.scale != ScaleKind::per_tensor;
     smla_cache_shape out{};
     out.struct_size = sizeof out;

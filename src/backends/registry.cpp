@@ -77,7 +77,7 @@ std::vector<const Backend*> preference(const BackendConfig& config) {
 }
 
 std::string BackendChoice::line() const {
-    const std::string how = forced.empty() ? "" : " (asked for by name)";
+    const std::string how = forced.empty() ? "" : " (requested by name)";
     if (backend) return text("attention backend ", backend->name, how, ", engine ", engine.name);
     return text("no attention backend", how);
 }
@@ -111,7 +111,7 @@ BackendInstance choose_backend(const BackendConfig& config, std::string_view wan
             if (selection.forced.empty() || selection.forced == verdict.backend->name)
                 reasons += text(reasons.empty() ? "" : " | ", verdict.backend->name, ": ",
                                 joined(verdict.refusals, "; "));
-        fail(SMLA_UNSUPPORTED, "backend", reasons, "a backend that can serve the arguments");
+        fail(SMLA_UNSUPPORTED, "backend", reasons, "arguments that a backend supports");
     }
     BackendInstance instance(*selection.backend, config);
     log_line(LogLevel::info, selection.line());

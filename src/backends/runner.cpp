@@ -32,8 +32,7 @@ void* Runner::take(size_t bytes) {
     // With checks, returns an address that is never read, because checks reject null.
     if (sizing_) return checks_ ? reinterpret_cast<void*>(kCacheLine + at) : nullptr;
     if (activation_bytes_ > activation_limit_)
-        fail(SMLA_INTERNAL, "activations", text(activation_bytes_),
-             text("at most the ", activation_limit_, " sized"));
+        fail(SMLA_INTERNAL, "activations", text(activation_bytes_), text("at most ", activation_limit_));
     return activations_ + at;
 }
 

@@ -36,10 +36,10 @@ std::string ask_for_tiles() {
     // ARCH_REQ_XCOMP_PERM and the state component XTILEDATA of arch/x86/include/uapi/asm/prctl.h
     constexpr long request_permission = 0x1023, tile_data = 18;
     if (syscall(SYS_arch_prctl, request_permission, tile_data) == 0) return "";
-    return std::string("the operating system gives no permission for tile data (arch_prctl: ") +
+    return std::string("the operating system does not permit AMX tile data (arch_prctl: ") +
            std::strerror(errno) + ")";
 #else
-    return "tiles are used on Linux alone";
+    return "AMX kernels run only on Linux";
 #endif
 }
 
@@ -84,7 +84,7 @@ bool slow_bf16_dots() {
 const char* isa_name(smla_isa isa) { return isa >= 0 && isa <= kLastIsa ? kNames[isa] : "unknown"; }
 
 std::string why_no_isa(smla_isa needed, smla_isa here) {
-    return here < needed ? text("needs ", isa_name(needed), ", runs on ", isa_name(here)) : "";
+    return here < needed ? text("it requires ", isa_name(needed), "; the context uses ", isa_name(here)) : "";
 }
 
 smla_isa isa_from_name(const char* name) {

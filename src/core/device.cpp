@@ -18,7 +18,8 @@ public:
     const DeviceFacts& facts() const override { return facts_; }
     void* allocate(size_t bytes) override {
         void* memory = allocate_block(bytes ? bytes : 1, kCacheLine);
-        if (!memory) fail(SMLA_OUT_OF_MEMORY, "memory", text("none for ", bytes, " bytes"), "memory");
+        if (!memory)
+            fail(SMLA_OUT_OF_MEMORY, "memory", text("no memory for ", bytes, " bytes"), "enough memory");
         return memory;
     }
     void release(void* memory) noexcept override { std::free(memory); }
@@ -63,8 +64,8 @@ void Device::count_up(const int32_t*, int32_t*, int64_t, int64_t, smla_stream) {
 void Device::note_bad_value(const IndexScan&, Stage, const Env&) { fail_on_host(); }
 
 void refuse_capture(Device& device, smla_stream stream) {
-    SMLA_CHECK(!device.capturing(stream), "stream", "in a capture",
-               "a stream that is not captured: the call waits");
+    SMLA_CHECK(!device.capturing(stream), "stream", "a stream in capture",
+               "a stream that is not being captured, because the call waits for its work");
 }
 
 Device& host_device() {

@@ -25,7 +25,7 @@ public:
     InUse(Users* users, const char* field, As as) : users_(users), as_(as) {
         if (users_ && !enter())
             fail(SMLA_INVALID_ARGUMENT, field, "an object that another thread is using",
-                 "one call at a time; only calls that read may overlap");
+                 "one call at a time (only calls that read the object may be concurrent)");
     }
     ~InUse() {
         if (!users_) return;

@@ -36,11 +36,12 @@ void ask(Caller& at) {
 
 // Rare paths are not inlined, so that a stop point without work takes few instructions.
 [[noreturn, gnu::noinline]] void refuse_call() {
-    fail(SMLA_INVALID_ARGUMENT, "interrupt", "a call of smla in the interrupt function", "none");
+    fail(SMLA_INVALID_ARGUMENT, "interrupt", "a call of smla in the interrupt function",
+         "an interrupt function that does not call smla");
 }
 
 [[noreturn, gnu::noinline]] void end_with_caller() {
-    fail(SMLA_CANCELLED, "interrupt", "a call that another thread ended", "a call that continues");
+    fail(SMLA_CANCELLED, "interrupt", "a call that was interrupted on another thread", "0 to continue");
 }
 
 [[gnu::noinline]] void ask_if_due(Caller& at) {

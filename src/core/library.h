@@ -39,7 +39,7 @@ inline bool may_be_opened(const char* name) {
 // named library lacks one. Returns Table{} if all of `usual` do; otherwise `library` is its name.
 template <class Table, class Find>
 Table load_library(const char* variable, std::initializer_list<const char*> usual, const Find& find) {
-    constexpr const char* kWanted = "a library with the functions that smla calls, or an empty value";
+    constexpr const char* kWanted = "a library that has all functions used by smla, or an empty value";
     const auto attempt = [&](const char* name, Table& out) {
         void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
         if (!library) return false;
@@ -55,7 +55,7 @@ Table load_library(const char* variable, std::initializer_list<const char*> usua
             fail(SMLA_INVALID_ARGUMENT, variable, text(named, " (not a regular file)"), kWanted);
         if (*named && !attempt(named, out)) {
             const char* const why = dlerror();  // null: the library was loaded but lacks a function
-            fail(SMLA_INVALID_ARGUMENT, variable, text(named, " (", why ? why : "lacks a function", ")"),
+            fail(SMLA_INVALID_ARGUMENT, variable, text(named, " (", why ? why : "a function is missing", ")"),
                  kWanted);
         }
         return out;

@@ -1,5 +1,6 @@
 #include "core/status.h"
 
+#include "core/message.h"
 #include "core/visible.h"
 
 #include <cmath>
@@ -10,7 +11,7 @@ namespace smla {
 Error::Error(smla_status status, std::string field, std::string got, std::string wanted)
     : status(status), field(std::move(field)), got(std::move(got)), wanted(std::move(wanted)) {
     // Field and value may come from an untrusted file, and terminals show the message.
-    message_ = without_controls(this->field + ": got " + this->got + ", wanted " + this->wanted);
+    message_ = without_controls(this->field + ": " + got_and_wanted(this->got, this->wanted));
 }
 
 std::string text(double value) {

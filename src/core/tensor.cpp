@@ -42,7 +42,7 @@ void check_extent(const char* field, const Tensor& tensor, const CheckContext& c
         const auto name = [&] { return text(field, ".shape[", i, "]"); };
         SMLA_CHECK(tensor.shape[i] >= 0, name(), tensor.shape[i], "0 or more");
         SMLA_CHECK(tensor.shape[i] == 0 || elements <= kMaxElements / tensor.shape[i], name(),
-                   tensor.shape[i], "at most 2^48 elements in all");
+                   tensor.shape[i], "at most 2^48 elements in total");
         elements *= tensor.shape[i];
         const int64_t stride = tensor.stride_elems[i];
         SMLA_CHECK(stride >= 0 && (tensor.shape[i] <= 1 || stride <= kMaxElements / tensor.shape[i]),
@@ -50,11 +50,11 @@ void check_extent(const char* field, const Tensor& tensor, const CheckContext& c
                    "0 or more, spanning at most 2^48 elements");
     }
     SMLA_CHECK(tensor.data || elements == 0 || !context.needs_memory, text(field, ".data"), "null",
-               text("memory of ", describe(tensor)));
+               text("memory for ", describe(tensor)));
     const auto alignment = uintptr_t(std::max(dtype_bits(tensor.dtype) / 8, 1));
     SMLA_CHECK(reinterpret_cast<uintptr_t>(tensor.data) % alignment == 0, text(field, ".data"),
                text("address % ", alignment, " = ", reinterpret_cast<uintptr_t>(tensor.data) % alignment),
-               text("aligned to its elements of ", alignment, " bytes"));
+               text("an address aligned to ", alignment, " bytes (the element size)"));
 }
 
 std::string device_name(smla_device_type type, int32_t index) {
@@ -67,7 +67,7 @@ void check_device(const char* field, smla_device_type type, int32_t index, const
     SMLA_CHECK(context.any_device ||
                    (type == context.device_type && (type == SMLA_CPU || index == context.device_index)),
                text(field, ".device"), device_name(type, index),
-               text(device_name(context.device_type, context.device_index), ", the context's device"));
+               text(device_name(context.device_type, context.device_index), " (the device of the context)"));
 }
 
 const char* dtype_name(smla_dtype dtype) {
@@ -157,7 +157,8 @@ void check_all_apart(const char* field, const Tensor& tensor) {
         steps[i].reach = (steps[i].count - 1) * steps[i].stride + (i + 1 < count ? steps[i + 1].reach : 0);
     int patience = 1 << 14;
     SMLA_CHECK(!meets({steps.data(), count}, 0, false, patience), text(field, ".stride_elems"),
-               text("two elements in one place of ", describe(tensor)), "each element in a place of its own");
+               text("two elements at one address in ", describe(tensor)),
+               "a distinct address for each element");
 }
 
 }  // namespace
@@ -169,15 +170,15 @@ void check_apart(const char* field, const Tensor& tensor) {
     for (int i = 0; i < tensor.ndim; ++i) {
         if (shape[i] == 1) continue;
         SMLA_CHECK(stride[i] > 0, text(field, ".stride_elems[", i, "]"), stride[i],
-                   text("1 or more: a call writes each of the ", shape[i], " elements"));
+                   text("at least 1, because the call writes ", shape[i], " distinct elements"));
         for (int j = 0; j < i; ++j) {
             if (shape[j] == 1 || stride[j] >= shape[i] * stride[i] || stride[i] >= shape[j] * stride[j])
                 continue;
             const int64_t both = std::gcd(stride[i], stride[j]);
             SMLA_CHECK(stride[j] / both >= shape[i] || stride[i] / both >= shape[j],
                        text(field, ".stride_elems[", j, "]"), stride[j],
-                       text("other places than those of dimension ", i, ": ", shape[i], " elements, ",
-                            stride[i], " apart"));
+                       text("a stride that does not overlap dimension ", i, " (", shape[i],
+                            " elements with stride ", stride[i], ")"));
         }
     }
     check_all_apart(field, tensor);

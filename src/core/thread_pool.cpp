@@ -54,7 +54,7 @@ public:
             dismiss();
             fail(SMLA_OUT_OF_MEMORY, "args.threads",
                  text(started, " of ", threads - 1, " started (", error.code().message(), ")"),
-                 "threads of the system, or fewer");
+                 "all threads started; request fewer threads or raise the system's limit");
         } catch (...) {
             dismiss();
             throw;

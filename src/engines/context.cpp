@@ -36,7 +36,7 @@ smla_isa choose_isa(smla_isa asked) {
     SMLA_CHECK(asked >= SMLA_ISA_SCALAR && asked <= kLastIsa, "args.isa", asked, text("0 to ", kLastIsa));
     const std::vector<smla_isa> here = isas_here();
     if (std::find(here.begin(), here.end(), asked) == here.end())
-        fail(SMLA_UNSUPPORTED, field, isa_name(asked), text(isa_names(here), ", which this machine has"));
+        fail(SMLA_UNSUPPORTED, field, isa_name(asked), text(isa_names(here), " (supported by this machine)"));
     return asked;
 }
 
@@ -59,12 +59,12 @@ void parse_demands(const char* field, std::string_view list, bool of_any_engine,
         int index = 0;
         while (index < kStageCount && kStageNames[index] != stage) ++index;
         SMLA_CHECK(equal != std::string_view::npos && index < kStageCount, field, std::string(item),
-                   "stage=kernel, with a stage of the pipeline");
+                   "stage=kernel, where stage is a stage of the pipeline");
         const std::string kernel(item.substr(equal + 1));
         if (of_any_engine && is_of_another_engine(kernel, env.engine)) continue;
-        SMLA_CHECK(
-            env.demanded[size_t(index)].empty(), field, std::string(item),
-            text("one kernel of ", std::string(stage), ": ", env.demanded[size_t(index)], " is demanded"));
+        SMLA_CHECK(env.demanded[size_t(index)].empty(), field, std::string(item),
+                   text("one kernel for ", std::string(stage), "; the list already has ",
+                        env.demanded[size_t(index)]));
         const std::vector<std::string> known = kernel_names(Stage(index), env.engine);
         SMLA_CHECK(std::ranges::find(known, kernel) != known.end(), field, std::string(item),
                    "one of " + joined(known));
@@ -88,7 +88,7 @@ Context::Context(const smla_context_args& args) {
                "0 or 1");
     const bool custom = args.allocator.alloc || args.allocator.free;
     SMLA_CHECK(!custom || (args.allocator.alloc && args.allocator.free), "args.allocator",
-               "one function of two", "both or neither");
+               "only one of alloc and free", "both or neither");
     allocator_ = custom ? args.allocator : smla_allocator{default_allocate, default_free, nullptr};
 
     env_.engine = choose_engine(args.engine);
@@ -138,7 +138,8 @@ void* Context::allocate(size_t bytes) {
     void* memory = call_back("args.allocator.alloc", [&] {
         return allocator_.alloc(allocator_.user, bytes ? bytes : kCacheLine, kCacheLine);
     });
-    if (!memory) fail(SMLA_OUT_OF_MEMORY, "allocator", text("null for ", bytes, " bytes"), "memory");
+    if (!memory)
+        fail(SMLA_OUT_OF_MEMORY, "allocator", text("null for ", bytes, " bytes"), "a pointer to memory");
     return memory;
 }
 
@@ -149,8 +150,8 @@ void Context::release(void* memory) {
 }
 
 void Context::init_workspace(Workspace workspace, smla_stream stream) const {
-    SMLA_CHECK(workspace.bytes == 0 || device().reaches(workspace.data), "workspace.data",
-               "memory of the host", text("memory of cuda:", device().index()));
+    SMLA_CHECK(workspace.bytes == 0 || device().reaches(workspace.data), "workspace.data", "host memory",
+               text("memory of cuda:", device().index()));
     if (device().type() == SMLA_CPU) ask_for_huge_pages(workspace.data, workspace.bytes);
     device().fill(workspace.data, 0, std::min(workspace.bytes, kWorkspaceHeader), stream);
 }

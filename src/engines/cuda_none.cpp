@@ -4,7 +4,8 @@
 namespace smla {
 
 std::unique_ptr<Device> open_cuda_device(int32_t) {
-    fail(SMLA_UNSUPPORTED, "args.engine", "cuda", "a build with the CUDA engine: cmake --preset cuda");
+    fail(SMLA_UNSUPPORTED, "args.engine", "this build has no CUDA engine; build one with cmake --preset cuda",
+         "");
 }
 
 std::vector<int> cuda_architectures() { return {}; }

@@ -19,7 +19,7 @@ bool plausible(const smla_error_word& word) {
 ErrorPlace* error_place(const Workspace& workspace) {
     if (workspace.bytes < kWorkspaceHeader)
         fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(workspace.bytes),
-             text("at least ", kWorkspaceHeader, ": the error word lies there"));
+             text("at least ", kWorkspaceHeader, " (the header with the error word)"));
     return reinterpret_cast<ErrorPlace*>(static_cast<char*>(workspace.data) + kErrorWordAt);
 }
 
@@ -37,7 +37,7 @@ smla_error_word take_error(Device& device, const Workspace& workspace, smla_stre
     smla_error_word out;
     device.download(&out, &place->word, sizeof out, stream);
     device.wait(stream);
-    SMLA_CHECK(plausible(out), "workspace.data", "an error word that no call wrote",
+    SMLA_CHECK(plausible(out), "workspace.data", "an invalid error word",
                "memory that smla_workspace_init has zeroed");
     device.fill(&place->word, 0, sizeof out, stream);
     device.wait(stream);

@@ -1,6 +1,7 @@
 #include "engines/run.h"
 
 #include "core/interrupt.h"
+#include "core/message.h"
 #include "engines/error_word.h"
 #include "engines/plan_cache.h"
 #include "ops/attend/attend.h"
@@ -24,11 +25,24 @@ PlannedCall<S> choose_or_fail(const ArgsOf<S>& args, const Env& env) {
     PlannedCall<S> chosen = choose_kernel<S>(args, env);
     if (chosen.kernel) return chosen;
     // Reports the last kernel of the table, which is the most general one.
-    std::string reason = text("no kernel is named ", env.demanded[size_t(S)]);
-    for (const auto& candidate : candidates<S>(env))
-        if (env.allows(S, candidate.name)) reason = text(candidate.name, ": ", candidate.refuse(args, env));
-    fail(SMLA_UNSUPPORTED, std::string(stage_name(S)), text("no kernel for these arguments (", reason, ")"),
-         "arguments that a kernel supports; smla_explain_stage lists the reasons of all kernels");
+    const char* last = nullptr;
+    std::string reason;
+    bool same = true;  // all kernels have this reason
+    for (const auto& candidate : candidates<S>(env)) {
+        if (!env.allows(S, candidate.name)) continue;
+        std::string refusal = candidate.refuse(args, env);
+        same = same && (!last || refusal == reason);
+        last = candidate.name;
+        reason = std::move(refusal);
+    }
+    std::string why;
+    if (!last) why = text("this engine has no kernel ", env.demanded[size_t(S)]);
+    else if (!env.demanded[size_t(S)].empty()) why = text(last, " does not support this call: ", reason);
+    else if (same) why = text("no kernel supports this call: ", reason);
+    else
+        why = text("no kernel supports this call; ", last, ": ", reason,
+                   " (smla_explain_stage lists the reasons of all kernels)");
+    fail(SMLA_UNSUPPORTED, std::string(stage_name(S)), why, "");
 }
 
 // Returns make() or its earlier result for a call of this description. Unprepared plans are not cached.
@@ -184,7 +198,7 @@ std::string why_no_engine(smla_engine engine) {
         open_cuda_device(0);
         return "";
     } catch (const Error& error) {
-        return error.got + "; wanted " + error.wanted;
+        return got_and_wanted(error.got, error.wanted);
     }
 }
 

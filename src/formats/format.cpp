@@ -86,7 +86,7 @@ static void check_strides(const char* field, const smla_cache& cache, const Form
     const int64_t record = int64_t(format.record_bytes(width));
     if (format.packing == Packing::page)
         SMLA_CHECK(cache.row_stride_bytes == 0, text(field, ".row_stride_bytes"), cache.row_stride_bytes,
-                   text("0: ", format.name, " packs whole pages"));
+                   text("0, because ", format.name, " packs whole pages"));
     else
         SMLA_CHECK(cache.row_stride_bytes == 0 ||
                        (cache.row_stride_bytes >= record && cache.row_stride_bytes % format.alignment == 0 &&
@@ -102,7 +102,7 @@ static void check_strides(const char* field, const smla_cache& cache, const Form
     const int64_t stride =
         cache.page_stride_bytes ? cache.page_stride_bytes : int64_t(packed_page_bytes(cache));
     SMLA_CHECK(cache.pages == 0 || stride <= kMaxBytes / cache.pages, text(field, ".pages"), cache.pages,
-               "pages * page stride below 2^56");
+               "a product of pages and page stride below 2^56");
 }
 
 std::string why_not_cache_width(const Format& format, int32_t width) {
@@ -110,16 +110,16 @@ std::string why_not_cache_width(const Format& format, int32_t width) {
         return width == 0 || width == format.width ? "" : text("0 or ", format.width, " for ", format.name);
     if (width >= 1 && width <= format.max_width && width % format.width_multiple == 0) return "";
     return text(format.width_multiple, " to ", format.max_width, " for ", format.name,
-                format.width_multiple == 2 ? ", even: two halves" : "");
+                format.width_multiple == 2 ? " (an even number)" : "");
 }
 
 // A missing scale is an error and never means 1, which would silently reduce accuracy (TRT-LLM #16916).
 std::string why_not_scale(const Format& format, float scale) {
     if (format.scale != ScaleKind::per_tensor)
         return scale == 0 || scale == 1 ? ""
-                                        : text("0 or 1: ", format.name, " has no scale for the whole cache");
+                                        : text("0 or 1, because ", format.name, " has no scale per cache");
     if (scale > 0 && scale < std::numeric_limits<float>::infinity()) return "";
-    return text("a finite number above 0: ", format.name, " has one scale");
+    return text("a finite number above 0, because ", format.name, " has one scale per cache");
 }
 
 const float* scale_in_memory(const smla_cache& cache) {
@@ -156,18 +156,18 @@ void check_cache(const char* field, const smla_cache& cache, uint32_t allowed, c
     constexpr int64_t kMaxRows = int64_t(1) << 31;
     SMLA_CHECK(cache.pages - 1 <= kMaxRows / page_rows &&
                    (cache.pages - 1) * page_rows + cache.page_tokens <= kMaxRows,
-               text(field, ".pages"), cache.pages, "rows that fit in int32");
+               text(field, ".pages"), cache.pages, "row numbers that fit in int32");
     const std::string bits = why_not_writer(*format, cache.writer);
     SMLA_CHECK(bits.empty(), text(field, ".writer"), cache.writer, bits);
     check_scale(field, cache, *format, context.needs_memory);
     const int32_t width = resolved_width(*format, cache);
     check_strides(field, cache, *format, width);
     SMLA_CHECK(cache.data || cache.pages == 0 || !context.needs_memory, text(field, ".data"), "null",
-               text(cache_bytes(cache), " bytes"));
+               text("memory of ", cache_bytes(cache), " bytes"));
     SMLA_CHECK(reinterpret_cast<uintptr_t>(cache.data) % format->alignment == 0, text(field, ".data"),
                text("address % ", format->alignment, " = ",
                     reinterpret_cast<uintptr_t>(cache.data) % format->alignment),
-               text("aligned to ", format->alignment, " bytes"));
+               text("an address aligned to ", format->alignment, " bytes"));
 }
 
 CacheView::CacheView(const smla_cache& cache)

@@ -21,7 +21,8 @@ void check_format(const char* field, smla_format id, uint32_t allowed, bool f64)
     const Format* format = find_format(id);
     SMLA_CHECK(format && (allowed & format_bit(id)), field, format ? text(format->name) : text(id),
                format_list(allowed));
-    SMLA_CHECK(id != SMLA_ROW_F64 || f64, field, format->name, "another format: activations are not f64");
+    SMLA_CHECK(id != SMLA_ROW_F64 || f64, field, format->name,
+               "another format, because activations are not f64");
 }
 
 void check_choice(const CacheChoice& choice) {

@@ -59,7 +59,8 @@ void check_caches(const Layer& layer, const LayerCaches& caches, const CheckCont
         check_cache(field.c_str(), cache, allowed, context);
         if (need == needs.end()) continue;  // another layer's cache, whose width its own step checks
         const int32_t width = CacheView(cache).width;
-        SMLA_CHECK(width == need->width, field + ".width", width, text(need->width, ", the layer's"));
+        SMLA_CHECK(width == need->width, field + ".width", width,
+                   text(need->width, " (the width of the layer)"));
     }
 }
 
@@ -125,15 +126,18 @@ smla_layer_info describe_layer(const AttentionConfig& config, int layer) {
 
 void check_plan(const char* field, const PlanMaxima& plan, const PlanMaxima& wanted) {
     const int32_t missing = wanted.groups & ~plan.groups;
-    SMLA_CHECK(missing == 0, field, text("of groups ", plan.groups),
-               text("of the layer's groups, ", wanted.groups));
-    SMLA_CHECK(wanted.window == 0 || plan.window == wanted.window, field, text("of window ", plan.window),
-               text("of the layer's window, ", wanted.window));
+    SMLA_CHECK(missing == 0, field, text("a plan for groups ", plan.groups),
+               text("a plan for groups ", wanted.groups, " (of the layer)"));
+    SMLA_CHECK(wanted.window == 0 || plan.window == wanted.window, field,
+               text("a plan for window ", plan.window),
+               text("a plan for window ", wanted.window, " (of the layer)"));
     const bool entries = wanted.groups & (SMLA_GROUP_COMPRESSED | SMLA_GROUP_INDEX);
     SMLA_CHECK(!entries || std::max(plan.ratio, 1) == std::max(wanted.ratio, 1), field,
-               text("of ratio ", plan.ratio), text("of the layer's ratio, ", wanted.ratio));
-    SMLA_CHECK(plan.list_entries >= wanted.list_entries, field, text("of list_entries ", plan.list_entries),
-               text(wanted.list_entries, ": the layer attends to all entries"));
+               text("a plan for ratio ", plan.ratio),
+               text("a plan for ratio ", wanted.ratio, " (of the layer)"));
+    SMLA_CHECK(
+        plan.list_entries >= wanted.list_entries, field, text("a plan with list_entries ", plan.list_entries),
+        text("a plan with list_entries ", wanted.list_entries, ", because the layer attends to all entries"));
 }
 
 void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens,
@@ -142,8 +146,9 @@ void check_forced_topk(const char* field, const Layer& layer, const Tensor& give
     if (source >= 0 && source != layer.layer_index())
         return check_tensor(field, given, kInt32, {tokens, kAny}, context);
     if (!check_optional(field, given, kInt32, {tokens, kAny}, context)) return;
-    SMLA_CHECK(source >= 0, field, describe(given),
-               text("nothing: a layer of kind ", layer_kind_name(layer.kind()), " selects none"));
+    SMLA_CHECK(
+        source >= 0, field, describe(given),
+        text("absent, because a layer of kind ", layer_kind_name(layer.kind()), " selects no entries"));
 }
 
 void check_candidates(const Layer& layer, const Tensor& candidates, const Tensor& best_blocks, bool selects,
@@ -152,10 +157,12 @@ void check_candidates(const Layer& layer, const Tensor& candidates, const Tensor
     const bool names = source == layer.layer_index(), reads = source >= 0 && !names;
     if (reads && selects) check_tensor("step.candidates", candidates, kInt32, {tokens, kAny}, context);
     else if (check_optional("step.candidates", candidates, kInt32, {tokens, kAny}, context))
-        SMLA_CHECK(reads, "step.candidates", describe(candidates), "nothing: the layer looks at all entries");
+        SMLA_CHECK(reads, "step.candidates", describe(candidates),
+                   "absent, because the layer scores all entries");
     const int64_t blocks = names ? layer.config().hybrid->sharing->candidate_blocks : kAny;
     if (check_optional("step.best_blocks", best_blocks, kInt32, {tokens, blocks}, context))
-        SMLA_CHECK(names, "step.best_blocks", describe(best_blocks), "nothing: the layer names no blocks");
+        SMLA_CHECK(names, "step.best_blocks", describe(best_blocks),
+                   "absent, because the layer selects no blocks");
 }
 
 size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step, size_t stage_budget,

@@ -95,7 +95,7 @@ Projected::Projected(Runner& run, const Tensor& x, const std::vector<const HostT
 const Tensor& Projected::by(const HostTensor& weight) const {
     for (const Result& each : results_)
         if (each.weight == &weight) return each.out;
-    fail(SMLA_INTERNAL, "layer", "a weight", "one of those that were multiplied");
+    fail(SMLA_INTERNAL, "layer", "a weight that was not multiplied", "a weight of the layer");
 }
 
 }  // namespace smla

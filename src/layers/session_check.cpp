@@ -20,7 +20,8 @@ void Session::check_options() const {
     for (const CacheNeed& need : needs_) {
         const int64_t rows = need.pages(options_.max_tokens, options_.max_step_tokens) * need.page_rows;
         SMLA_CHECK(rows <= kMaxRows / options_.max_requests, "max_requests", options_.max_requests,
-                   text("caches of at most ", kMaxRows, " rows: each request has ", rows, " of ", need.name));
+                   text("at most ", kMaxRows / rows, ", because each request has ", rows, " rows of ",
+                        need.name, " and a cache at most ", kMaxRows));
     }
 }
 
@@ -29,12 +30,12 @@ void Session::check_options() const {
 void Session::check_entries_of() const {
     if (!reads_entries()) {
         SMLA_CHECK(!options_.entries_of, "entries_of", "a session",
-                   "none: the layer reads no other's entries");
+                   "none, because the layer reads no entries of another layer");
         return;
     }
     const auto wanted = [&] {
-        return text("the session of layer ", sources_.entries, ", whose entries layer ", layer_.layer_index(),
-                    " reads");
+        return text("the session of layer ", sources_.entries, ", whose entries are read by layer ",
+                    layer_.layer_index());
     };
     SMLA_CHECK(options_.entries_of, "entries_of", "none", wanted());
     const Session* const source = options_.entries_of->session;
@@ -42,11 +43,13 @@ void Session::check_entries_of() const {
     SMLA_CHECK(source->layer_.layer_index() == sources_.entries, "entries_of",
                text("a session of layer ", source->layer_.layer_index()), wanted());
     SMLA_CHECK(&source->context_ == &context_, "entries_of", "a session of another context",
-               "one of this one");
+               "a session of the same context");
     SMLA_CHECK(source->options_.max_requests >= options_.max_requests, "entries_of",
-               text(source->options_.max_requests, " requests"), text("at least ", options_.max_requests));
+               text("a session for ", source->options_.max_requests, " requests"),
+               text("a session for at least ", options_.max_requests));
     SMLA_CHECK(source->options_.max_tokens >= options_.max_tokens, "entries_of",
-               text(source->options_.max_tokens, " tokens"), text("at least ", options_.max_tokens));
+               text("a session for ", source->options_.max_tokens, " tokens"),
+               text("a session for at least ", options_.max_tokens));
 }
 
 int64_t Session::step_tokens(const Step& step) const {
@@ -65,14 +68,14 @@ void Session::check(const Step& step) const {
                    text("step.requests[", i, "].request"), request.request,
                    text("0 to ", options_.max_requests - 1));
         SMLA_CHECK(!seen[size_t(request.request)], text("step.requests[", i, "].request"),
-                   text(request.request, ", twice"), "each request once");
+                   text(request.request, " twice"), "each request once");
         seen[size_t(request.request)] = true;
         const int64_t length = int64_t(lengths_[size_t(request.request)]) + request.tokens;
         SMLA_CHECK(
             request.tokens >= 0 && length <= options_.max_tokens, text("step.requests[", i, "].tokens"),
             request.tokens,
-            text("0 to ", options_.max_tokens - lengths_[size_t(request.request)], ", what max_tokens (",
-                 options_.max_tokens, ") leaves; a resized session takes more"));
+            text("0 to ", options_.max_tokens - lengths_[size_t(request.request)],
+                 " (the rest of max_tokens, ", options_.max_tokens, "); resize the session for more tokens"));
     }
     const int64_t tokens = step_tokens(step), hidden = layer_.config().common.hidden_size;
     SMLA_CHECK(tokens <= options_.max_step_tokens, "step.requests", text(tokens, " tokens"),
@@ -98,7 +101,7 @@ void Session::check_sources(const Step& step, int64_t tokens) const {
         const int64_t got = entries_of().length(request.request);
         SMLA_CHECK(got == wanted, text("step.requests: request ", request.request),
                    text(got, " tokens in layer ", sources_.entries),
-                   text(wanted, ": the layer that writes the entries runs a step first"));
+                   text(wanted, ", because the layer that writes the entries must run the step first"));
     }
 }
 
@@ -120,11 +123,11 @@ void Session::check_forced_entries(const Step& step, int64_t tokens) const {
             for (int64_t c = 0; c < columns; ++c) {
                 const int64_t entry = load_int(step.forced_topk, t, c);
                 SMLA_CHECK(entry >= -1 && entry < sees, text("step.forced_topk[", t, ",", c, "]"), entry,
-                           text("-1, or one of the ", sees,
+                           text("-1, or one of the first ", sees,
                                 ratio == 1   ? " positions"
                                 : config.dsa ? " pools"
                                              : " entries",
-                                " that the token sees"));
+                                " (visible to the token)"));
             }
         }
 }

@@ -96,10 +96,11 @@ int32_t Session::shortest(int32_t request) const {
 void Session::truncate(int32_t request, int32_t tokens) {
     check_request("request", request);
     const int32_t length = lengths_[size_t(request)];
-    SMLA_CHECK(tokens >= 0 && tokens <= length, "tokens", tokens, text("0 to ", length, ", what it holds"));
+    SMLA_CHECK(tokens >= 0 && tokens <= length, "tokens", tokens,
+               text("0 to ", length, " (the length of the request)"));
     SMLA_CHECK(tokens == 0 || tokens == length || tokens >= shortest(request), "tokens", tokens,
                text("0, or ", shortest(request), " to ", length,
-                    ": the window before has been given back (rewind_tokens keeps more)"));
+                    ", because earlier window pages are freed (rewind_tokens keeps more)"));
     cut_pages(request, tokens);
 }
 
@@ -181,9 +182,9 @@ std::unique_ptr<Session> Session::clone(const SessionOptions& options) const {
         const int32_t length = lengths_[size_t(r)];
         if (length == 0) continue;
         SMLA_CHECK(r < options.max_requests, "max_requests", options.max_requests,
-                   text("at least ", r + 1, ": request ", r, " holds ", length, " tokens"));
+                   text("at least ", r + 1, ", because request ", r, " has ", length, " tokens"));
         SMLA_CHECK(length <= options.max_tokens, "max_tokens", options.max_tokens,
-                   text("at least ", length, ", which request ", r, " holds"));
+                   text("at least ", length, " (the length of request ", r, ")"));
     }
     auto out = std::make_unique<Session>(context_, layer_, options);
     const size_t requests = std::min(lengths_.size(), out->lengths_.size());

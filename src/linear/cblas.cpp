@@ -23,7 +23,7 @@ Cblas load() {
     const char* const named = std::getenv("SMLA_CBLAS");
     if (named && !*named) return {.why_none = "SMLA_CBLAS is empty"};
     if (std::string lacks = what_cblas_lacks(); !lacks.empty()) {
-        log_line(LogLevel::warning, text("no CBLAS library is used: ", lacks));
+        log_line(LogLevel::warning, text("no CBLAS library is used, because ", lacks));
         return {.why_none = std::move(lacks)};
     }
     Cblas loaded;
@@ -33,7 +33,7 @@ Cblas load() {
             {"libopenblas.so.0", "libopenblas.so", "libcblas.so.3", "libblas.so.3", "libmkl_rt.so.2"},
             find_functions);
         if (loaded.sgemm) start_threads_of(loaded);
-        else loaded.why_none = "no CBLAS library was found at run time";
+        else loaded.why_none = "no CBLAS library was found";
     });
     return loaded;
 }

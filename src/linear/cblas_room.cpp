@@ -74,7 +74,7 @@ public:
         for (int i = 0; i < threads; ++i) {
             pthread_t started;
             if (const int error = pthread_create(&started, nullptr, wait, &gate_))
-                return text("only ", i, " of ", threads, " threads can start (",
+                return text("only ", i, " of ", threads, " threads started (",
                             std::generic_category().message(error), ")");
             all_.push_back(started);
         }
@@ -166,11 +166,12 @@ public:
 
 private:
     void check_not_ended() const {
-        if (ended_) fail(SMLA_UNSUPPORTED, "process", "a call during exit()", "a call before exit()");
+        if (ended_)
+            fail(SMLA_UNSUPPORTED, "process", "a call of CBLAS during exit()", "a call before exit()");
     }
     void start_again(const Cblas& library) {
         if (const std::string lacks = IdleThreads().start(threads_of_cblas()); !lacks.empty())
-            fail(SMLA_OUT_OF_MEMORY, "CBLAS", lacks, "the threads that fork() ended");
+            fail(SMLA_OUT_OF_MEMORY, "CBLAS", lacks, "enough threads to replace those that fork() ended");
         run_on_library_thread(kCblasThreads, [&] { multiply(library); });
         threads_ended_ = false;
     }
@@ -214,7 +215,9 @@ std::string what_cblas_lacks() {
     const size_t bytes = kLibrary + size_t(threads) * kBuffer;
     bool room = mappings.add(bytes) && mappings.add(kLibrary);
     for (int i = 0; i < threads; ++i) room = room && mappings.add(kBuffer);
-    if (!room) return text("less than ", bytes >> 19, " MiB, twice what OpenBLAS needs, can be mapped");
+    if (!room)
+        return text("less than ", bytes >> 19,
+                    " MiB (twice the memory that OpenBLAS requires) can be mapped");
     // Threads come last: glibc keeps the stacks of threads that have ended.
     return IdleThreads().start(threads);
 }

@@ -33,7 +33,7 @@ constexpr uint32_t kReduceInComputeType = 2;
 constexpr int kAllocFailed = 3;  // cublasStatus_t
 
 [[noreturn]] void no_memory(const char* call) {
-    fail(SMLA_OUT_OF_MEMORY, call, text("status ", kAllocFailed), "memory");
+    fail(SMLA_OUT_OF_MEMORY, call, text("status ", kAllocFailed), "enough memory");
 }
 
 // Runs calls until the first failure.
@@ -61,7 +61,7 @@ const CublasLt& cublaslt() {
 }
 
 LtProduct::LtProduct(void* handle, const LtShape& shape) : handle_(handle) {
-    refusal_ = handle ? describe(shape) : "cuBLASLt gave no handle";
+    refusal_ = handle ? describe(shape) : "cublasLtCreate failed";
     if (refusal_.empty()) refusal_ = choose(shape);
 }
 

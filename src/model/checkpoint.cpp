@@ -74,7 +74,7 @@ struct Checkpoint::State {
         if (!json.is_object() || found == json.end() || !found->is_object())
             fail(SMLA_DATA_ERROR, text(kIndexFile, ": weight_map"),
                  json.is_object() && found != json.end() ? json_text(*found) : "absent",
-                 "an object: file of each tensor");
+                 "an object that maps tensors to files");
         std::map<std::string, size_t> known;
         for (const auto& item : found->items()) {
             const std::string field = text(kIndexFile, ": weight_map.", printable(item.key()));
@@ -99,7 +99,7 @@ struct Checkpoint::State {
         const bool here = at.device_type == device->type() && at.device_index == device->index();
         if (at.device_type != SMLA_CPU && !here)
             fail(SMLA_DATA_ERROR, field, text("on cuda:", at.device_index),
-                 device->type() == SMLA_CPU ? "memory of the host"
+                 device->type() == SMLA_CPU ? "host memory"
                                             : text("memory of the host or of cuda:", device->index()));
         if (is_contiguous(at)) return {at, nullptr};
         return packed(at.device_type == SMLA_CPU ? HostTensor{at, nullptr} : fetched(at));
@@ -120,13 +120,14 @@ struct Checkpoint::State {
         std::vector<std::string> files;
         for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
             if (it->path().extension() == kSuffix) files.push_back(it->path().string());
-        if (error) fail(SMLA_IO_ERROR, folder.string(), error.message(), "a readable folder");
+        if (error)
+            fail(SMLA_IO_ERROR, folder.string(), text("cannot read the folder: ", error.message()), "");
         if (files.empty())
-            fail(SMLA_IO_ERROR, folder.string(), "no such file",
-                 text(kWholeFile, ", ", kIndexFile, " or *", kSuffix));
+            fail(SMLA_IO_ERROR, folder.string(),
+                 text("the folder has no ", kWholeFile, ", ", kIndexFile, " or *", kSuffix), "");
         std::sort(files.begin(), files.end());
         for (const std::string& file : files) add_file(SafetensorsFile::open(file));
-        name += text(", which has no ", kWholeFile);  // a possible reason for missing tensors
+        name += text(" (without ", kWholeFile, ")");  // a possible reason for missing tensors
     }
 };
 
@@ -157,8 +158,8 @@ Checkpoint Checkpoint::from_tensors(const std::vector<NamedTensor>& tensors, std
     out.state_->device = &device;
     for (const NamedTensor& each : tensors)
         if (!out.state_->given.emplace(each.name, each.tensor).second)
-            fail(SMLA_INVALID_ARGUMENT, out.state_->name + ": tensor " + printable(each.name), "given twice",
-                 "each name once");
+            fail(SMLA_INVALID_ARGUMENT, out.state_->name + ": tensor " + printable(each.name),
+                 "a name that is listed twice", "each name once");
     return out;
 }
 

@@ -92,9 +92,9 @@ void read_common(const ObjectReader& reader, const KnownModel& model, CommonConf
     if (model.family == ModelFamily::hybrid && reader.has("latent_norm_eps") &&
         common.latent_norm_eps != common.rms_norm_eps)
         reader.add("latent_norm_eps", text(common.latent_norm_eps),
-                   text("rms_norm_eps, ", common.rms_norm_eps, ", which all norms of this model have"));
+                   text(common.rms_norm_eps, " (rms_norm_eps, which all norms of this model use)"));
     if (reader.boolean("attention_bias", false))
-        reader.add("attention_bias", "true", "false: projections without bias");
+        reader.add("attention_bias", "true", "false (projections with bias are not supported)");
 }
 
 void read_quantization(const ObjectReader& reader, CommonConfig& common) {
@@ -104,7 +104,8 @@ void read_quantization(const ObjectReader& reader, CommonConfig& common) {
     const Json* const block = quantization ? quantization->list("weight_block_size") : nullptr;
     if (!block) return;
     if (block->size() != 2)
-        return quantization->add("weight_block_size", json_text(*block), "a list of 2: rows and columns");
+        return quantization->add("weight_block_size", json_text(*block),
+                                 "a list of two integers (rows, columns)");
     common.weight_block_rows = quantization->integer_of((*block)[0], "weight_block_size[0]", 1, kMaxRank);
     common.weight_block_columns = quantization->integer_of((*block)[1], "weight_block_size[1]", 1, kMaxRank);
 }
@@ -120,7 +121,7 @@ const Json* read_layer_list(const ObjectReader& reader, const char* name) {
     const Json* list = reader.list(name);
     if (!list) return nullptr;
     // Rejects an empty list, because as an absent list it would give layers a kind that is not in the config.
-    if (list->empty()) reader.add(name, json_text(*list), "an entry for each layer");
+    if (list->empty()) reader.add(name, json_text(*list), "a list with an entry for each layer");
     else if (list->size() > size_t(kMaxLayers))
         reader.add(name, text(list->size(), " layers"), text("at most ", kMaxLayers));
     else return list;
@@ -202,8 +203,8 @@ void AttentionConfig::check_computed(int64_t layer) const {
         others += (named ? ", " : "") + (named < kNamed ? text(each) : std::string("..."));
         ++named;
     }
-    fail(SMLA_UNSUPPORTED, "layer", text(layer, ", of linear attention (KDA)"),
-         "a layer of sparse attention: " + others);
+    fail(SMLA_UNSUPPORTED, "layer", text(layer, ", a linear attention (KDA) layer"),
+         "a sparse attention layer: " + others);
 }
 
 const RopeParameters& AttentionConfig::rope(int64_t layer) const {

@@ -46,14 +46,12 @@ namespace {
 void read_rotary(const ObjectReader& reader, AttentionConfig& config, DsaConfig& dsa) {
     config.common.rope_dim = reader.integer("qk_rope_head_dim", 2, kMaxHeadDim);
     const int64_t rope_dim = config.common.rope_dim;
-    if (rope_dim % 2 != 0)
-        reader.add("qk_rope_head_dim", text(rope_dim), "an even number: pairs are rotated");
+    if (rope_dim % 2 != 0) reader.add("qk_rope_head_dim", text(rope_dim), "an even number");
     if (dsa.kv_lora_rank + rope_dim > kMaxHeadDim && reader.good({"kv_lora_rank", "qk_rope_head_dim"}))
         reader.add("kv_lora_rank", text(dsa.kv_lora_rank),
-                   text("at most ", kMaxHeadDim, " together with qk_rope_head_dim, ", rope_dim));
+                   text("at most ", kMaxHeadDim - rope_dim, " (", kMaxHeadDim, " - qk_rope_head_dim)"));
     if (!reader.boolean("rope_interleave", true))
-        reader.add("rope_interleave", "false",
-                   "true: main attention rotates pairs (2i, 2i+1) in every published model");
+        reader.add("rope_interleave", "false", "true (main attention supports only interleaved pairs)");
 
     bool has_theta = reader.has("rope_theta");
     dsa.rope.theta = reader.number("rope_theta", kMinTheta, kMaxTheta, 10000);
@@ -71,18 +69,18 @@ void read_rotary(const ObjectReader& reader, AttentionConfig& config, DsaConfig&
     config.indexer->rope_style = interleaved ? SMLA_ROPE_INTERLEAVED : SMLA_ROPE_HALF;
     if (config.indexer->head_dim < rope_dim && reader.good({"index_head_dim", "qk_rope_head_dim"}))
         reader.add("index_head_dim", text(config.indexer->head_dim),
-                   text("at least qk_rope_head_dim, ", rope_dim));
+                   text("at least ", rope_dim, " (qk_rope_head_dim)"));
 }
 
 // GLM-5.3 rotates nothing, and its indexer selects pools. Defaults are from transformers, which names sparse
 // layers "indexed_attention" since 5.23.
 void read_pools(const ObjectReader& reader, AttentionConfig& config, DsaConfig& dsa) {
     if (const int64_t rope = reader.integer("qk_rope_head_dim", 0, kMaxHeadDim, 0))
-        reader.add("qk_rope_head_dim", text(rope), "0: attention of this model rotates nothing");
+        reader.add("qk_rope_head_dim", text(rope), "0 (attention of this model has no RoPE)");
     dsa.pool = reader.integer("index_kpool", 1, kMaxPool, 16);
     int64_t& topk = config.indexer->topk;
     if (reader.good({"index_topk", "index_kpool"}) && topk % dsa.pool != 0)
-        reader.add("index_topk", text(topk), text("a multiple of index_kpool, ", dsa.pool));
+        reader.add("index_topk", text(topk), text("a multiple of index_kpool (", dsa.pool, ")"));
     topk /= dsa.pool;
     // Without the tail, a token before the first whole pool could attend to nothing.
     if (!reader.boolean("index_kpool_always_select_tail", true))
@@ -101,10 +99,10 @@ void read_pools(const ObjectReader& reader, AttentionConfig& config, DsaConfig& 
         if (config.common.layers == 0) config.common.layers = int64_t(dsa.linear.size());
         if (int64_t(dsa.linear.size()) < config.common.layers)
             reader.add("layer_types", text(dsa.linear.size(), " layers"),
-                       text("num_hidden_layers, ", config.common.layers));
+                       text("at least ", config.common.layers, " (num_hidden_layers)"));
     } else if (config.common.layers == 0) {
         reader.add("layer_types", "absent",
-                   "a list, or num_hidden_layers for every fourth layer to be sparse");
+                   "a list, or num_hidden_layers (every fourth layer is then sparse)");
     }
     for (int64_t layer = int64_t(dsa.linear.size()); layer < config.common.layers; ++layer)
         dsa.linear.push_back(layer % 4 != 3);
@@ -116,10 +114,11 @@ void check_first_selection(const ObjectReader& reader, const AttentionConfig& co
     const int64_t listed = std::min(int64_t(linear.size()), config.common.layers);
     const int64_t first = std::find(linear.begin(), linear.begin() + listed, false) - linear.begin();
     if (listed > 0 && first == listed)
-        return reader.add("layer_types", "linear attention alone", "a layer of sparse attention");
+        return reader.add("layer_types", "only linear attention layers",
+                          "at least one sparse attention layer");
     if (config.layer_kind(first) == LayerKind::dsa_shared)
-        reader.add("indexer_types", text("layer ", first, " shared"),
-                   text("layer ", first, " full: nothing before it selects"));
+        reader.add("indexer_types", text("a shared layer ", first),
+                   text("a full layer ", first, " (the first sparse layer must select)"));
 }
 
 }  // namespace
@@ -139,7 +138,7 @@ void read_dsa(const ObjectReader& reader, AttentionConfig& config) {
     if (!dsa.has_indexer.empty() && int64_t(dsa.has_indexer.size()) < config.common.layers)
         reader.add(reader.has("indexer_types") ? "indexer_types" : "index_topk_pattern",
                    text(dsa.has_indexer.size(), " layers"),
-                   text("num_hidden_layers, ", config.common.layers));
+                   text("at least ", config.common.layers, " (num_hidden_layers)"));
     config.dsa = dsa;
     if (reader.good({"layer_types"})) check_first_selection(reader, config);
 }

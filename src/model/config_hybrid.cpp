@@ -13,7 +13,8 @@ int64_t read_ratio(const ObjectReader& reader, const HybridConfig& hybrid, const
                    const std::string& name) {
     if (hybrid.sharing) return reader.integer_of(value, name, 0, 2);
     const int64_t ratio = reader.integer_of(value, name, 0, kMaxRatio);
-    if (ratio == 1) reader.add(name, "1", "0 (no compression), 4 (sparse) or 2 and more (heavy)");
+    if (ratio == 1)
+        reader.add(name, "1", "0 (no compression), 4 (sparse), or another ratio of at least 2 (heavy)");
     return ratio;
 }
 
@@ -25,7 +26,7 @@ void read_layer_types(const ObjectReader& reader, const Json& types, HybridConfi
         heavy = rates->integer("heavily_compressed_attention", 2, kMaxRatio, 128);
         if (heavy == kSparseRatio)
             rates->add("heavily_compressed_attention", text(heavy),
-                       "another ratio than 4, the sparse layers' own");
+                       "a ratio other than 4, which is the ratio of sparse layers");
     }
     for (size_t i = 0; i < types.size(); ++i) {
         const Json& type = types[i];
@@ -53,13 +54,13 @@ void read_ratios(const ObjectReader& reader, CommonConfig& common, HybridConfig&
         return;
     } else {
         if (reader.good({name, "layer_types"}))
-            reader.add(name, "absent", "the ratio of each layer (or layer_types)");
+            reader.add(name, "absent", "a list with the ratio of each layer (or layer_types)");
         return;
     }
     const int64_t given = int64_t(hybrid.compress_ratios.size());
     if (common.layers == 0) common.layers = given;
     if (given < common.layers && !hybrid.sharing)  // layers past V4.1's list are sliding
-        reader.add(name, text(given, " layers"), text("num_hidden_layers, ", common.layers));
+        reader.add(name, text(given, " layers"), text("at least ", common.layers, " (num_hidden_layers)"));
     common.mtp_layers = std::max(common.mtp_layers, given - common.layers);  // the list includes MTP layers
 }
 
@@ -81,12 +82,12 @@ int64_t read_rope_dim(const ObjectReader& reader, int64_t head_dim) {
         dim = std::llround(exact);
         if (std::fabs(exact - double(dim)) > 1e-6 || dim < 2) {
             at->add("partial_rotary_factor", text(exact / double(head_dim)),
-                    text("a whole number of head_dim's ", head_dim, " channels"));
+                    text("a fraction that gives a whole number of the ", head_dim, " channels of head_dim"));
             return 2;
         }
     }
     if ((dim % 2 != 0 || dim > head_dim) && reader.good({"qk_rope_head_dim", "head_dim"}))
-        reader.add("qk_rope_head_dim", text(dim), text("an even number up to head_dim, ", head_dim));
+        reader.add("qk_rope_head_dim", text(dim), text("an even number up to ", head_dim, " (head_dim)"));
     return dim;
 }
 
@@ -171,21 +172,21 @@ void check_sharing(const ObjectReader& reader, const HybridConfig& hybrid) {
                       chose = latest(sharing.index_layers, layer);
         if (wrote < 0 || ratio(wrote) != ratio(layer))
             return reader.add(entries, wrote < 0 ? text("none up to layer ", layer) : text(wrote),
-                              text("a layer of ratio ", ratio(layer), " at or before layer ", layer));
+                              text("a layer with ratio ", ratio(layer), " at or before layer ", layer));
         if (chose < wrote)
-            return reader.add(
-                index, chose < 0 ? text("none up to layer ", layer) : text(chose),
-                text("a layer from ", wrote, " to ", layer, ", which reads entries of ", wrote));
+            return reader.add(index, chose < 0 ? text("none up to layer ", layer) : text(chose),
+                              text("a layer from ", wrote, " to ", layer, ", because layer ", layer,
+                                   " reads the entries of layer ", wrote));
     }
     for (const auto& [name, layers] :
          {std::pair{entries, &sharing.entry_layers}, {index, &sharing.index_layers}})
         for (const int64_t layer : *layers)
             if (ratio(layer) == 0)
-                return reader.add(name, text(layer), "layers whose compress_ratios are 1 or 2");
+                return reader.add(name, text(layer), "only layers whose compress_ratios are 1 or 2");
     for (const int64_t layer : sharing.entry_layers)
         if (!is_in(sharing.index_layers, layer))
-            return reader.add(index, text("without ", layer),
-                              "all of kv_source_layer_ids: they make index keys");
+            return reader.add(index, text("a list without layer ", layer),
+                              "a list with all of kv_source_layer_ids");
     if (sharing.candidate_layer < 0) return;
     const char* const candidate = "candidate_source_layer_id";
     if (!is_in(sharing.index_layers, sharing.candidate_layer))
@@ -194,7 +195,7 @@ void check_sharing(const ObjectReader& reader, const HybridConfig& hybrid) {
         if (layer > sharing.candidate_layer &&
             latest(sharing.entry_layers, layer) != latest(sharing.entry_layers, sharing.candidate_layer))
             return reader.add(candidate, text(sharing.candidate_layer),
-                              text("a layer whose entries layer ", layer, " reads too: blocks number them"));
+                              text("a layer that reads the same entries as layer ", layer));
 }
 
 void read_hybrid(const ObjectReader& reader, AttentionConfig& config) {
@@ -207,7 +208,7 @@ void read_hybrid(const ObjectReader& reader, AttentionConfig& config) {
     hybrid.o_lora_rank = reader.integer("o_lora_rank", 1, kMaxRank);
     if (config.common.heads % hybrid.o_groups != 0 && reader.good({"num_attention_heads", "o_groups"}))
         reader.add("o_groups", text(hybrid.o_groups),
-                   text("a divisor of num_attention_heads, ", config.common.heads));
+                   text("a divisor of ", config.common.heads, " (num_attention_heads)"));
     config.common.rope_dim = read_rope_dim(reader, hybrid.head_dim);
     read_ropes(reader, hybrid);
     if (config.common.model_type == "deepseek_v41") hybrid.sharing = read_sharing(reader);
@@ -218,7 +219,7 @@ void read_hybrid(const ObjectReader& reader, AttentionConfig& config) {
         if (config.indexer->head_dim < config.common.rope_dim &&
             reader.good({"index_head_dim", "qk_rope_head_dim"}))
             reader.add("index_head_dim", text(config.indexer->head_dim),
-                       text("at least qk_rope_head_dim, ", config.common.rope_dim));
+                       text("at least ", config.common.rope_dim, " (qk_rope_head_dim)"));
     }
     config.hybrid = hybrid;
 }

@@ -14,9 +14,9 @@ double read_magnitude(const ObjectReader& reader, double factor) {
     if (!reader.good({"mscale", "mscale_all_dim", "factor"})) return all;
     if (mscale != all)
         reader.add("mscale", text(mscale),
-                   text("the value of mscale_all_dim, ", all, ": rotated channels stay unscaled"));
+                   text(all, " (mscale_all_dim), because scaled RoPE channels are not supported"));
     else if (all == 0 && factor > 1)
-        reader.add("mscale_all_dim", "0", "more, or attention_factor 1: rotated channels stay unscaled");
+        reader.add("mscale_all_dim", "0", "a number above 0, or attention_factor 1");
     return all;
 }
 
@@ -29,13 +29,13 @@ Yarn read_yarn(const ObjectReader& reader, bool dsa) {
     const bool truncate = reader.boolean("truncate", true);
     yarn.truncate = truncate || !dsa;  // as in transformers, V4 always truncates
     if (yarn.beta_fast < yarn.beta_slow && reader.good({"beta_fast", "beta_slow"}))
-        reader.add("beta_fast", text(yarn.beta_fast), text("at least beta_slow, ", yarn.beta_slow));
+        reader.add("beta_fast", text(yarn.beta_fast), text("at least ", yarn.beta_slow, " (beta_slow)"));
     yarn.place = reader.path("");
     if (dsa) yarn.mscale = read_magnitude(reader, yarn.factor);
     // V4 has no magnitude: transformers and vLLM set the factor to 1 and ignore the mscale members.
     const double factor = reader.number("attention_factor", 0, 1000, 1);
     if (factor != 1 && reader.good({"attention_factor"}))
-        reader.add("attention_factor", text(factor), "1: rotated channels stay unscaled");
+        reader.add("attention_factor", text(factor), "1, because scaled RoPE channels are not supported");
     return yarn;
 }
 
@@ -66,7 +66,7 @@ void check_ramp(const ObjectReader& reader, int64_t rope_dim, const RopeParamete
     const YarnRamp ramp = yarn_ramp(rope_dim, rope.theta, *rope.yarn);
     if (!(ramp.low <= ramp.high))
         reader.add(rope.yarn->place + "original_max_position_embeddings", text(rope.yarn->original_positions),
-                   text("a ramp within the ", rope_dim, " rotated channels, not from ", ramp.low, " to ",
+                   text("a YaRN ramp within the ", rope_dim, " RoPE channels, not from ", ramp.low, " to ",
                         ramp.high));
 }
 

@@ -31,8 +31,8 @@ public:
     bool key(string_t& name) override {
         const auto placed = open_.back()->get_ptr<Json::object_t*>()->emplace(std::move(name), nullptr);
         if (!placed.second)
-            fail(SMLA_DATA_ERROR, source_, text("the key ", in_quotes(placed.first->first), " twice"),
-                 "keys that differ within an object");
+            fail(SMLA_DATA_ERROR, source_, text("a duplicate key ", in_quotes(placed.first->first)),
+                 "unique keys in each object");
         member_ = &placed.first->second;
         return true;
     }
@@ -53,7 +53,7 @@ private:
     Json* place(Json value) {
         if (++values_ > limits_.values)
             fail(SMLA_DATA_ERROR, source_, text("more than ", limits_.values, " values"),
-                 "a file of sane size");
+                 text("at most ", limits_.values));
         Json* at = &result;
         if (!open_.empty()) {
             if (open_.back()->is_array()) {
@@ -72,8 +72,8 @@ private:
     }
     bool open(Json::value_t kind) {
         if (open_.size() >= limits_.depth)
-            fail(SMLA_DATA_ERROR, source_, text("values nested deeper than ", limits_.depth),
-                 "a file of sane depth");
+            fail(SMLA_DATA_ERROR, source_, text("values nested more than ", limits_.depth, " deep"),
+                 text("a nesting depth of at most ", limits_.depth));
         open_.push_back(place(Json(kind)));  // stays valid: its parent grows only after it is closed
         return true;
     }
@@ -107,7 +107,8 @@ JsonDocument::~JsonDocument() { take_apart(*this); }
 JsonDocument parse_json(std::string_view text, const std::string& source, JsonLimits limits) {
     // nlohmann ends its input at a NUL byte and ignores what follows
     const size_t nul = text.find('\0');
-    if (nul != text.npos) fail(SMLA_DATA_ERROR, source, smla::text("a NUL at byte ", nul), "valid JSON");
+    if (nul != text.npos)
+        fail(SMLA_DATA_ERROR, source, smla::text("a NUL character at byte ", nul), "valid JSON");
     Builder builder(source, limits);
     Json::sax_parse(text.begin(), text.end(), &builder);
     return std::move(builder.result);

@@ -43,19 +43,20 @@ Bytes map_file(const std::string& path) {
     const auto owner =
         std::make_shared<const Descriptor>(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     const Descriptor& file = *owner;
-    if (file.fd < 0) fail(SMLA_IO_ERROR, path, std::strerror(errno), "a readable file");
+    if (file.fd < 0) fail(SMLA_IO_ERROR, path, text("cannot open the file: ", std::strerror(errno)), "");
     struct stat info;
-    if (::fstat(file.fd, &info) != 0) fail(SMLA_IO_ERROR, path, std::strerror(errno), "a readable file");
+    if (::fstat(file.fd, &info) != 0)
+        fail(SMLA_IO_ERROR, path, text("cannot open the file: ", std::strerror(errno)), "");
     if (!S_ISREG(info.st_mode))
-        fail(SMLA_IO_ERROR, path, S_ISDIR(info.st_mode) ? "a folder" : "no regular file", "a file");
+        fail(SMLA_IO_ERROR, path, S_ISDIR(info.st_mode) ? "a folder" : "a device or pipe", "a regular file");
     Bytes out;
     out.size = size_t(info.st_size);
     if (out.size == 0) return out;
     void* at = ::mmap(nullptr, out.size, PROT_READ, MAP_PRIVATE, file.fd, 0);
     if (at == MAP_FAILED) {
         const int error = errno;
-        fail(error == ENOMEM ? SMLA_OUT_OF_MEMORY : SMLA_IO_ERROR, path, std::strerror(error),
-             text("a mapping of ", out.size, " bytes"));
+        fail(error == ENOMEM ? SMLA_OUT_OF_MEMORY : SMLA_IO_ERROR, path,
+             text("cannot map ", out.size, " bytes: ", std::strerror(error)), "");
     }
     out.memory = std::shared_ptr<const void>(at, Unmap{owner, out.size});
     out.data = static_cast<const char*>(at);
@@ -69,7 +70,7 @@ Bytes read_range(const Bytes& bytes, const std::string& name, size_t begin, size
     out.size = size;
     if (size == 0) return out;
     char* const to = static_cast<char*>(allocate_block(size, kAlignment));
-    if (!to) fail(SMLA_OUT_OF_MEMORY, name, text("no memory for ", size, " bytes"), "host memory");
+    if (!to) fail(SMLA_OUT_OF_MEMORY, name, text("cannot allocate ", size, " bytes of host memory"), "");
     out.memory = std::shared_ptr<const void>(to, std::free);
     out.data = to;
     for (size_t done = 0; done < size;) {
@@ -77,10 +78,11 @@ Bytes read_range(const Bytes& bytes, const std::string& name, size_t begin, size
             ::pread(mapped->file->fd, to + done, std::min(size - done, kMostAtOnce), off_t(begin + done));
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0)
-            fail(
-                SMLA_IO_ERROR, name,
-                n < 0 ? std::strerror(errno) : text("an end at byte ", begin + done, ", since it was opened"),
-                text("all of its ", bytes.size, " bytes"));
+            fail(SMLA_IO_ERROR, name,
+                 n < 0 ? text("cannot read the file: ", std::strerror(errno))
+                       : text("the file was truncated to ", begin + done, " of ", bytes.size,
+                              " bytes while it was open"),
+                 "");
         done += size_t(n);
     }
     return out;
@@ -88,7 +90,9 @@ Bytes read_range(const Bytes& bytes, const std::string& name, size_t begin, size
 
 std::string read_text_file(const std::string& path, size_t limit) {
     const Bytes bytes = map_file(path);
-    if (bytes.size > limit) fail(SMLA_IO_ERROR, path, text(bytes.size, " bytes"), text("at most ", limit));
+    if (bytes.size > limit)
+        fail(SMLA_IO_ERROR, path, text("a file of ", bytes.size, " bytes"),
+             text("at most ", limit, " bytes"));
     const Bytes copy = read_range(bytes, path, 0, bytes.size);
     return std::string(copy.data ? copy.data : "", copy.size);
 }

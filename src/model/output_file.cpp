@@ -57,15 +57,15 @@ void remove_unless_locked(const fs::path& path) {
 OutputFile::OutputFile(const std::string& path) : path_(path), target_(followed(path).string()) {
     struct stat old {};
     const bool exists = ::stat(target_.c_str(), &old) == 0;
-    if (exists && S_ISDIR(old.st_mode)) fail(SMLA_IO_ERROR, path_, "a folder", "a file");
+    if (exists && S_ISDIR(old.st_mode)) fail(SMLA_IO_ERROR, path_, "a folder", "a regular file");
     regular_ = !exists || S_ISREG(old.st_mode);
     fresh_ = !exists;
     if (!regular_) {
         fd_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC);
-        if (fd_ < 0) give_up("something that can be written to");
+        if (fd_ < 0) give_up("cannot open for writing");
         return;
     }
-    if (exists && ::access(target_.c_str(), W_OK) != 0) give_up("a file that may be replaced");
+    if (exists && ::access(target_.c_str(), W_OK) != 0) give_up("cannot replace the file");
     open_beside();
     if (exists) ::fchmod(fd_, old.st_mode & 07777);  // on failure, the mode stays as for a new file
 }
@@ -92,7 +92,7 @@ void OutputFile::open_beside() {
 // Returns false if another process removed the file before it was locked.
 bool OutputFile::open_named() {
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd_ < 0) give_up("a file that can be created");
+    if (fd_ < 0) give_up("cannot create the file");
     ::flock(fd_, LOCK_EX);
     struct stat now {};
     named_ = ::fstat(fd_, &now) != 0 || now.st_nlink > 0;
@@ -110,7 +110,7 @@ void OutputFile::write(const char* data, size_t size) {
     while (size > 0) {
         const ssize_t n = ::write(fd_, data, size);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) give_up("space for all of the file");
+        if (n <= 0) give_up("cannot write the file");
         data += n;
         size -= size_t(n);
     }
@@ -120,16 +120,16 @@ void OutputFile::commit() {
     if (regular_) put_in_place();
     const int closed = fd_ < 0 ? 0 : ::close(fd_);
     fd_ = -1;
-    if (closed != 0) give_up("space for all of the file");
+    if (closed != 0) give_up("cannot write the file");
 }
 
 void OutputFile::put_in_place() {
-    if (::fsync(fd_) != 0) give_up("data on the disk");
+    if (::fsync(fd_) != 0) give_up("cannot flush the file to disk");
     // Only a file that replaces another one first needs a temporary name.
     if (named_ || !fresh_ || !link_as(fd_, target_)) {
         if (!named_) named_ = link_as(fd_, temporary_);
         if (!named_ || ::rename(temporary_.c_str(), target_.c_str()) != 0)
-            give_up("a file that can be put in place");
+            give_up("cannot rename the temporary file");
         named_ = false;
     }
     // Syncs the folder, so that the new name survives a power failure. Not every file system supports this;
@@ -147,8 +147,8 @@ void OutputFile::check(const std::string& path) {
     OutputFile probe(path);
 }
 
-void OutputFile::give_up(const char* wanted) const {
-    fail(SMLA_IO_ERROR, path_, std::strerror(errno), wanted);
+void OutputFile::give_up(const char* failure) const {
+    fail(SMLA_IO_ERROR, path_, text(failure, ": ", std::strerror(errno)), "");
 }
 
 }  // namespace smla

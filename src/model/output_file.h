@@ -29,7 +29,7 @@ private:
     bool open_named();
     void remove_left_over() const;
     void put_in_place();
-    [[noreturn]] void give_up(const char* wanted) const;
+    [[noreturn]] void give_up(const char* failure) const;
 
     std::string path_, target_, temporary_;
     int fd_ = -1;

@@ -63,13 +63,13 @@ private:
 
     uint64_t header_length() const {
         const size_t size = file_.bytes_.size;
-        if (size < kLengthBytes) bad("size", text(size, " bytes"), "at least 8: the header's length");
+        if (size < kLengthBytes) bad("size", text(size, " bytes"), "at least 8 bytes (the header length)");
         const uint64_t length = little_endian64(read_range(file_.bytes_, file_.name_, 0, kLengthBytes).data);
         if (length > kMaxSafetensorsHeader)
             bad("header length", text(length), text("at most ", kMaxSafetensorsHeader));
         if (length > size - kLengthBytes)
             bad("header length", text(length),
-                text("at most the ", size - kLengthBytes, " bytes that follow"));
+                text("at most ", size - kLengthBytes, " (the bytes that follow)"));
         return length;
     }
 
@@ -114,7 +114,7 @@ private:
             if (!json[i].is_number_unsigned()) bad(field, json_text(json[i]), "an integer, 0 or more");
             const uint64_t n = json[i].get<uint64_t>();
             if (n > kMaxElements || (n != 0 && bound > kMaxElements / n))
-                bad(field, text(n), "at most 2^48 elements in all");
+                bad(field, text(n), "at most 2^48 elements in total");
             elements *= n;
             bound *= std::max<uint64_t>(n, 1);
             entry.shape.push_back(int64_t(n));
@@ -124,17 +124,18 @@ private:
 
     void read_offsets(const std::string& name, const Json& json, SafetensorsFile::Entry& entry) const {
         const std::string field = member(name, "data_offsets");
-        if (!json.is_array() || json.size() != 2) bad(field, json_text(json), "a list of 2: begin and end");
+        if (!json.is_array() || json.size() != 2)
+            bad(field, json_text(json), "a list of two integers (begin, end)");
         for (size_t i = 0; i < 2; ++i)
             if (!json[i].is_number_unsigned())
                 bad(text(field, "[", i, "]"), json_text(json[i]), "an integer, 0 or more");
         entry.begin = json[0].get<uint64_t>();
         entry.end = json[1].get<uint64_t>();
         if (entry.end < entry.begin)
-            bad(field, range_text(entry.begin, entry.end), "an end at or past the begin");
+            bad(field, range_text(entry.begin, entry.end), "an end that is not before the begin");
         if (entry.end > data_size_)
             bad(field, range_text(entry.begin, entry.end),
-                text("an end within the file's ", data_size_, " bytes of data"));
+                text("an end within the ", data_size_, " data bytes of the file"));
     }
 
     // The official rule: in order of their offsets, tensors follow one another to the end without gap or
@@ -152,12 +153,12 @@ private:
             const SafetensorsFile::Entry& entry = each->second;
             if (entry.begin != at)
                 bad(member(each->first, "data_offsets"), range_text(entry.begin, entry.end),
-                    text("a begin at ", at, ", where the tensor before it ends: no ",
-                         entry.begin < at ? "overlap" : "hole"));
+                    text("a begin at ", at, " (the end of the previous tensor), without ",
+                         entry.begin < at ? "overlap" : "a gap"));
             at = entry.end;
         }
         if (at != data_size_)
-            bad("data", text(data_size_, " bytes"), text(at, " bytes, the end of the last tensor"));
+            bad("data", text(data_size_, " bytes"), text(at, " bytes (the end of the last tensor)"));
     }
 
     SafetensorsFile& file_;

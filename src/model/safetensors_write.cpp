@@ -14,10 +14,9 @@ namespace {
 
 const SafetensorsDtype& dtype_of(const NamedTensor& each) {
     const std::string field = text("tensor ", printable(each.name));
-    SMLA_CHECK(each.tensor.device_type == SMLA_CPU, field + ": device", "another device",
-               "memory of the host");
+    SMLA_CHECK(each.tensor.device_type == SMLA_CPU, field + ": device", "memory of a GPU", "host memory");
     const SafetensorsDtype* dtype = find_safetensors_dtype(each.tensor.dtype);
-    SMLA_CHECK(dtype, field + ": dtype", dtype_name(each.tensor.dtype), "any dtype but e2m1");
+    SMLA_CHECK(dtype, field + ": dtype", dtype_name(each.tensor.dtype), "a dtype other than e2m1");
     return *dtype;
 }
 
@@ -25,8 +24,9 @@ void check_tensors(const std::vector<NamedTensor>& tensors) {
     std::set<std::string> names;
     for (const NamedTensor& each : tensors) {
         const std::string field = text("tensor ", printable(each.name));
-        SMLA_CHECK(each.name != "__metadata__", field, "the name of the metadata", "another name");
-        SMLA_CHECK(names.insert(each.name).second, field, "the name twice", "names that differ");
+        SMLA_CHECK(each.name != "__metadata__", field, "the reserved name of the metadata", "another name");
+        SMLA_CHECK(names.insert(each.name).second, field, "a duplicate name",
+                   "a unique name for each tensor");
         SMLA_CHECK(each.tensor.ndim >= 1 && each.tensor.ndim <= SMLA_MAX_NDIM, field + ": ndim",
                    each.tensor.ndim, "1 to 4");
         const SafetensorsDtype& dtype = dtype_of(each);

@@ -59,7 +59,7 @@ HostTensor WeightReader::checked(const HostTensor& weight, const std::string& na
     const int64_t columns = weight.view.shape[weight.view.ndim - 1];
     const std::string place = weight.view.ndim == 1 ? text(at) : text(at / columns, ", ", at % columns);
     findings_.add(text(field(name), "[", place, "]"), text(load_one<double>(flat, at)),
-                  infinities ? "a number" : "a finite weight");
+                  infinities ? "a value that is not NaN" : "a finite value");
     return weight;
 }
 
@@ -142,9 +142,9 @@ HostTensor WeightReader::quantised(const HostTensor& stored, const std::string& 
     const BlockSize shape = scale_shape(codes.view, block_);
     const std::string scale = scale_name(name);
     if (scale.empty()) {
-        add_wrong(
-            field(name), "e4m3 without a scale",
-            text("its scale as .weight_scale_inv or .scale, ", shape_text({shape.rows, shape.columns})));
+        add_wrong(field(name), "e4m3 without a scale",
+                  text("a scale in .weight_scale_inv or .scale with shape ",
+                       shape_text({shape.rows, shape.columns})));
         return {};
     }
     std::string unused;
@@ -171,7 +171,7 @@ bool WeightReader::packed(const std::string& name) {
          {".qweight", ".weight_packed", ".weight_scale_2", ".weight_global_scale", ".pre_quant_scale"}) {
         const std::string beside = name.substr(0, name.size() - kWeight.size()) + suffix;
         if (!has(beside)) continue;
-        add_wrong(field(name), "a packed format, with " + printable(options_.prefix + beside), kMatrix.text);
+        add_wrong(field(name), "a packed format with " + printable(options_.prefix + beside), kMatrix.text);
         return true;
     }
     return false;
@@ -187,8 +187,8 @@ HostTensor WeightReader::matrix(const std::vector<std::string>& names, int64_t r
     const std::string scale = scale_name(name);
     if (!scale.empty()) {
         add_wrong(field(name) + ": dtype",
-                  text(dtype_name(stored.view.dtype), " with a scale, ", printable(scale)),
-                  "e4m3 codes, or no scale");
+                  text(dtype_name(stored.view.dtype), " with the scale ", printable(scale)),
+                  "e4m3, or no scale");
         return {};
     }
     const bool kept = options_.as_stored && (stored.view.dtype == SMLA_F32 || stored.view.dtype == SMLA_BF16);

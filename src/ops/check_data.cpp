@@ -110,14 +110,14 @@ std::string wanted_of(const IndexList& list, const Finding& found) {
         case SMLA_BAD_ROW:
         case SMLA_BAD_EXTRA_ROW:
         case SMLA_BAD_SLOT:
-            return text("-1, or a row of the cache: below ", list.rows.capacity, " and at an offset below ",
-                        list.rows.page_tokens, " in its page of ", list.rows.page_rows);
+            return text("-1, or a row below ", list.rows.capacity, " at an offset below ",
+                        list.rows.page_tokens, " in its page of ", list.rows.page_rows, " rows");
         case SMLA_BAD_TABLE_WIDTH: return text("at least ", found.high, " blocks for request ", found.token);
         default: break;
     }
     if (found.high == INT64_MAX) return text(found.low, " or more");
     const bool covered = list.rule == IndexRule::table_positions && found.kind == SMLA_BAD_POSITION;
-    return text(found.low, " to ", found.high, covered ? ", what the table covers" : "");
+    return text(found.low, " to ", found.high, covered ? " (covered by the table)" : "");
 }
 
 }  // namespace

@@ -57,8 +57,8 @@ void check_presence(std::span<const StageField> fields, const StageField& field,
     if (is_there == wanted) return;
     const auto why = [&] {
         const std::string name(member_at(fields, field.follows));
-        return text(wanted ? "present: " : "absent unless ", name, " is ",
-                    field.follows_dtype ? dtype_name(field.follows_dtype) : "given");
+        return text(wanted ? "present, because " : "absent unless ", name, " is ",
+                    field.follows_dtype ? dtype_name(field.follows_dtype) : "present");
     };
     fail(SMLA_INVALID_ARGUMENT, field.name.c_str(), is_there ? "present" : "absent", why());
 }

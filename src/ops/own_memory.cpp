@@ -81,7 +81,8 @@ bool writes(std::span<const StageField> fields, const StageField& field, const v
 }
 
 [[noreturn]] void fail_shared(const std::string& written, const std::string& other) {
-    fail(SMLA_INVALID_ARGUMENT, text(written, ".data"), text("memory shared with ", other), "other memory");
+    fail(SMLA_INVALID_ARGUMENT, text(written, ".data"), text("memory that overlaps ", other),
+         "memory that does not overlap");
 }
 
 }  // namespace

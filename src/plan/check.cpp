@@ -48,13 +48,13 @@ void check_lengths(const PlanMaxima& maxima, const PlanBatch& batch, BatchSize& 
     SMLA_CHECK(starts[0] == 0, "batch.query_start_loc[0]", starts[0], "0");
     for (int64_t r = 0; r < size.requests; ++r)  // first, because checks of lengths use starts
         SMLA_CHECK(starts[r + 1] >= starts[r], text("batch.query_start_loc[", r + 1, "]"), starts[r + 1],
-                   text(starts[r], " or more: ascending"));
+                   text("at least ", starts[r], " (the previous value)"));
     int64_t keys = 0;
     for (int64_t r = 0; r < size.requests; ++r) {
         const int64_t begin = starts[r], end = starts[r + 1], length = lengths[r];
         SMLA_CHECK(length >= 0, text("batch.seq_lens[", r, "]"), length, "0 or more");
         SMLA_CHECK(length >= end - begin, text("batch.seq_lens[", r, "]"), length,
-                   text("at least the request's ", end - begin, " query tokens"));
+                   text("at least ", end - begin, " (the query tokens of the request)"));
         SMLA_CHECK(length <= maxima.max_seq_len, text("batch.seq_lens[", r, "]"), length,
                    text("at most max_seq_len (", maxima.max_seq_len, ")"));
         keys += length;
@@ -63,7 +63,7 @@ void check_lengths(const PlanMaxima& maxima, const PlanBatch& batch, BatchSize& 
     // gathered keys have i32 numbers
     if (maxima.groups & SMLA_GROUP_INDEX)
         SMLA_CHECK(keys / (index_holds_entries(maxima) ? maxima.ratio : 1) <= kMaxInt, "batch.seq_lens",
-                   text(keys, " tokens in all"), "index keys that fit in int32");
+                   text(keys, " tokens in total"), "index keys whose number fits in int32");
 }
 
 // The caller's slots. A token with a negative slot is padding.
@@ -162,7 +162,7 @@ void check_table(const PlanMaxima& maxima, const PlanBatch& batch, const GroupSp
     const int64_t columns = ceil_div(rows, group.page_tokens);
     SMLA_CHECK(group.block_table.shape[1] >= columns, text(spec.table, ".shape[1]"),
                group.block_table.shape[1],
-               text(columns, " or more: the longest request has ", size.longest, " tokens"));
+               text("at least ", columns, ", because the longest request has ", size.longest, " tokens"));
 }
 
 void check_group(const PlanMaxima& maxima, const PlanBatch& batch, const GroupSpec& spec,
@@ -171,7 +171,7 @@ void check_group(const PlanMaxima& maxima, const PlanBatch& batch, const GroupSp
     if (!(maxima.groups & spec.bit)) {
         const bool absent =
             !present(group.block_table) && !present(group.slots) && !group.page_tokens && !group.page_rows;
-        SMLA_CHECK(absent, spec.name, "given", "zero: the plan was created without this group");
+        SMLA_CHECK(absent, spec.name, "present", "zeros, because the plan has no such group");
         return;
     }
     SMLA_CHECK(group.page_tokens >= 1, spec.page_tokens, group.page_tokens, "1 or more");
@@ -179,11 +179,11 @@ void check_group(const PlanMaxima& maxima, const PlanBatch& batch, const GroupSp
                text("0, or at least page_tokens (", group.page_tokens, ")"));
     const bool entries = holds_entries(maxima, spec), slots = present(group.slots);
     SMLA_CHECK(!entries || !slots, spec.slots, describe(group.slots),
-               "absent: slots of entries are looked up");
+               "absent (the block table gives the slots of entries)");
     if (slots) {
         check_tensor(spec.slots, group.slots, kInts, {kAny}, context);
         SMLA_CHECK(group.slots.shape[0] >= size.query_tokens, text(spec.slots, ".shape[0]"),
-                   group.slots.shape[0], text(size.query_tokens, " query tokens or more"));
+                   group.slots.shape[0], text("at least ", size.query_tokens, " (the query tokens)"));
     }
     if (!slots || spec.bit == SMLA_GROUP_WINDOW || present(group.block_table))
         check_table(maxima, batch, spec, context, size);
@@ -215,30 +215,31 @@ void check_plan(const PlanMaxima& maxima) {
     check_amount("args.workers", maxima.workers, 0);
     const bool window = maxima.groups & SMLA_GROUP_WINDOW, entries = maxima.groups & SMLA_GROUP_COMPRESSED;
     SMLA_CHECK(window ? maxima.window >= 1 : maxima.window == 0, "args.window", maxima.window,
-               window ? "1 or more tokens" : "0: there is no window group");
+               window ? "1 or more tokens" : "0, because args.groups has no window group");
     const bool pools = maxima.groups & (SMLA_GROUP_PRIMARY | SMLA_GROUP_INDEX);  // of GLM-5.3
     SMLA_CHECK(maxima.ratio >= int32_t(entries) && (entries || pools || maxima.ratio == 0), "args.ratio",
                maxima.ratio,
                entries ? "1 or more tokens per entry"
                : pools ? "0, or 1 or more tokens per pool"
-                       : "0: there is no compressed, primary or index group");
+                       : "0, because args.groups has no compressed, primary or index group");
     SMLA_CHECK(entries || !maxima.list_entries, "args.list_entries", maxima.list_entries,
-               "0: there is no compressed group");
+               "0, because args.groups has no compressed group");
     const bool given = maxima.allocator.alloc || maxima.allocator.free;
-    SMLA_CHECK(!given || (maxima.allocator.alloc && maxima.allocator.free), "args.allocator", "one function",
-               "both alloc and free, or neither");
+    SMLA_CHECK(!given || (maxima.allocator.alloc && maxima.allocator.free), "args.allocator",
+               "only one of alloc and free", "both or neither");
     constexpr int64_t kMaxElements = int64_t(1) << 44;
     SMLA_CHECK(maxima.window <= kMaxElements / maxima.max_tokens, "args.window", maxima.window,
-               "max_tokens * window below 2^44");
+               "a product of max_tokens and window below 2^44");
     SMLA_CHECK(!maxima.list_entries || entry_columns(maxima) <= kMaxElements / maxima.max_tokens,
-               "args.max_seq_len", maxima.max_seq_len, "max_tokens * max_seq_len / ratio below 2^44");
+               "args.max_seq_len", maxima.max_seq_len,
+               "a value of max_tokens * max_seq_len / ratio below 2^44");
 }
 
 void check_positions(const char* field, const Tensor& positions, int64_t count) {
     for (int64_t t = 0; t < count; ++t) {
         const int64_t position = load_int(positions, t);
         SMLA_CHECK(fits_int32(position), text(field, "[", t, "]"), position,
-                   text(INT32_MIN, " to ", INT32_MAX, ": int32"));
+                   text(INT32_MIN, " to ", INT32_MAX));
     }
 }
 
@@ -262,16 +263,17 @@ BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool rea
         SMLA_CHECK(
             size.tokens >= size.query_tokens && size.tokens <= maxima.max_tokens, "batch.tokens",
             batch.tokens,
-            text("0, or the ", size.query_tokens, " query tokens to max_tokens (", maxima.max_tokens, ")"));
+            text("0, or ", size.query_tokens, " (the query tokens) to ", maxima.max_tokens, " (max_tokens)"));
     } else {
         size.tokens = batch.tokens;
-        SMLA_CHECK(
-            size.tokens >= 1 && size.tokens <= maxima.max_tokens, "batch.tokens", batch.tokens,
-            text("1 to max_tokens (", maxima.max_tokens, "): a GPU's query_start_loc is not read here"));
+        SMLA_CHECK(size.tokens >= 1 && size.tokens <= maxima.max_tokens, "batch.tokens", batch.tokens,
+                   text("1 to max_tokens (", maxima.max_tokens,
+                        "), because the host does not read query_start_loc"));
     }
     if (check_optional("batch.rope_positions", batch.rope_positions, kInts, {kAny}, context)) {
         SMLA_CHECK(batch.rope_positions.shape[0] >= size.query_tokens, "batch.rope_positions.shape[0]",
-                   batch.rope_positions.shape[0], text(size.query_tokens, " query tokens or more"));
+                   batch.rope_positions.shape[0],
+                   text("at least ", size.query_tokens, " (the query tokens)"));
         if (readable) check_positions("batch.rope_positions", batch.rope_positions, size.query_tokens);
     }
     for (const GroupSpec& spec : kGroups) check_group(maxima, batch, spec, context, size);

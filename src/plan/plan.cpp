@@ -61,13 +61,15 @@ void Plan::release() noexcept {
 void Plan::allocate(size_t bytes) {
     bytes_ = bytes;
     if (place_.build) {
-        SMLA_CHECK(!maxima_.allocator.alloc, "args.allocator", "given", "none: the fields lie on a GPU");
+        SMLA_CHECK(!maxima_.allocator.alloc, "args.allocator", "present",
+                   "none, because the plan is on a GPU");
         memory_ = static_cast<char*>(place_.device->allocate(bytes));
         return;
     }
     allocator_ = or_malloc(maxima_.allocator);
     memory_ = static_cast<char*>(allocator_.alloc(allocator_.user, bytes, kCacheLine));
-    if (!memory_) fail(SMLA_OUT_OF_MEMORY, "args.allocator", text("null for ", bytes, " bytes"), "memory");
+    if (!memory_)
+        fail(SMLA_OUT_OF_MEMORY, "args.allocator", text("null for ", bytes, " bytes"), "a pointer to memory");
 }
 
 // Places the fields in memory and makes every token padding.

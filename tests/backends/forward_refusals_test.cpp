@@ -93,7 +93,8 @@ TEST(BackendForward, ResultsInMemoryOfSomethingElseAreRefused) {
                 ForwardArgs step = world.args;
                 spoil(step, workspace);
                 EXPECT_EQ(kit::refusal([&] { run(step); }),
-                          text(field, ".data: got memory shared with ", other, ", wanted other memory"))
+                          text(field, ".data: got memory that overlaps ", other,
+                               ", wanted memory that does not overlap"))
                     << backend->name << known;
             }
             EXPECT_TRUE(world.kv.memory == kv && world.window.memory == window) << backend->name << known;

@@ -50,8 +50,8 @@ void expect_own_memory(Args& args, std::initializer_list<Output> outputs, smla_s
             smla_error error{};
             smla_last_error_info(&error);
             shared.insert(error.got);
-            EXPECT_EQ(std::string(error.got).rfind("memory shared with ", 0), 0u) << error.message;
-            EXPECT_NE(error.got, "memory shared with " + named);
+            EXPECT_EQ(std::string(error.got).rfind("memory that overlaps ", 0), 0u) << error.message;
+            EXPECT_NE(error.got, "memory that overlaps " + named);
             EXPECT_EQ(refused(ending_in(before, other)), named + ".data");
         });
         EXPECT_GT(others, 0);

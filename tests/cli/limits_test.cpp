@@ -75,7 +75,7 @@ TEST_F(CliLimits, LittleAddressSpaceIsEnough) {
     const Finished run = this->run(options);
     EXPECT_EQ(run.code, 0) << run.err;
     EXPECT_EQ(output(), without);
-    const bool warned = run.err.find("no CBLAS library is used: less than ") != std::string::npos;
+    const bool warned = run.err.find("no CBLAS library is used, because less than ") != std::string::npos;
     const bool installed = !json_of({"doctor", "--no-self-test"}, "cblas").is_null();
     EXPECT_EQ(warned, installed) << run.err;
 }

@@ -34,20 +34,20 @@ struct Bench {
     // A field whose memory something else has, too: the error names both.
     void expect_shared(const std::string& field, const std::string& other) {
         expect_refused(field + ".data");
-        EXPECT_EQ(std::string(last_error().got), "memory shared with " + other) << call->name;
+        EXPECT_EQ(std::string(last_error().got), "memory that overlaps " + other) << call->name;
     }
     // The same of memory that more than one other field may have.
     void expect_shared_with_something(const std::string& what) {
         expect_refused_somewhere(what);
-        EXPECT_EQ(std::string(last_error().got).rfind("memory shared with ", 0), 0u) << smla_last_error();
+        EXPECT_EQ(std::string(last_error().got).rfind("memory that overlaps ", 0), 0u) << smla_last_error();
     }
     // As expect_refused_somewhere; if the memory is what is wrong, the error names `field` and another one.
     void expect_shared_somewhere(const std::string& field, const std::string& other) {
         expect_refused_somewhere(field + " in " + other);
         const std::string named = last_error().field, got = last_error().got;
         if (got.find("shared") == std::string::npos) return;
-        const std::string pairs[] = {field + ".data: memory shared with " + other,
-                                     other + ".data: memory shared with " + field};
+        const std::string pairs[] = {field + ".data: memory that overlaps " + other,
+                                     other + ".data: memory that overlaps " + field};
         EXPECT_NE(std::find(std::begin(pairs), std::end(pairs), named + ": " + got), std::end(pairs))
             << smla_last_error();
     }

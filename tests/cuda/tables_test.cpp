@@ -30,7 +30,7 @@ void refuses(const ArgsOf<S>& args, const char* why) {
     FactsOnly device;
     EXPECT_EQ(generic<S>().refuse(args, facts_env(device)), why) << stage_name(S);
 }
-constexpr char kF64[] = "f64 tensors: a GPU has kernels for f32, bf16 and f16";
+constexpr char kF64[] = "f64 tensors are not supported on a GPU";
 
 smla_cache cache_of(smla_format format, int32_t width) {
     smla_cache cache{};
@@ -67,22 +67,24 @@ TEST(CudaTables, CandidateBlocksOfATable) {
     args.indices = shaped(SMLA_I32, {3, 4});
     EXPECT_EQ(streamed.refuse(args, env), "");
     env.demanded[size_t(Stage::score)] = "cuda_generic_score";
-    EXPECT_EQ(streamed.refuse(args, env), "only cuda_mma_score reads its table");
+    EXPECT_EQ(streamed.refuse(args, env),
+              "args.blocks requires cuda_mma_score, which the context does not allow");
     smla_score_select_blocks_args all = args;
     all.blocks = {};
     EXPECT_EQ(streamed.refuse(all, env), "") << "score does what was demanded of it";
     all.q = shaped(SMLA_BF16, {3, 32, 128});
     env.demanded[size_t(Stage::score)] = "cuda_sm90_score";
-    EXPECT_EQ(streamed.refuse(all, env), "the score kernel that is demanded cannot run it");
+    EXPECT_EQ(streamed.refuse(all, env),
+              "the score kernel that the context allows does not support these arguments");
     env.demanded[size_t(Stage::score)] = "cuda_mma_score";
     EXPECT_EQ(streamed.refuse(args, env), "");
     args.block_size = 24;
-    EXPECT_EQ(streamed.refuse(args, env), "pages of 64 tokens, made for whole blocks of 24");
+    EXPECT_EQ(streamed.refuse(args, env), "pages of 64 tokens are not divisible into blocks of 24");
     args.block_size = 8;
     args.keys.pages = INT32_MAX / 8 + 1;
     EXPECT_NE(streamed.refuse(args, env).find("too many for its table"), std::string::npos);
     args.starts = shaped(SMLA_I32, {3});
-    EXPECT_EQ(streamed.refuse(args, env), "starts: made for windows from column 0 on");
+    EXPECT_EQ(streamed.refuse(args, env), "args.starts is not supported");
 }
 
 TEST(CudaTables, RopeFrequenciesAreF64AndNoReasonToRefuse) {
@@ -95,7 +97,7 @@ TEST(CudaTables, RopeFrequenciesAreF64AndNoReasonToRefuse) {
     args.out = shaped(SMLA_F64, {3, 128, 192});
     refuses<Stage::rope>(args, kF64);
     args.frequencies = shaped(SMLA_F64, {4097});
-    refuses<Stage::rope>(args, "4097 rotated pairs: more than 4096");
+    refuses<Stage::rope>(args, "4097 rotated pairs exceed the limit of 4096");
 }
 
 TEST(CudaTables, QuantIndexQ) {
@@ -106,7 +108,7 @@ TEST(CudaTables, QuantIndexQ) {
     args.w_out = shaped(SMLA_F32, {3, 64});
     takes<Stage::quant_index_q>(args);
     args.q = shaped(SMLA_BF16, {3, 64, 1025});
-    refuses<Stage::quant_index_q>(args, "rows of 1025 values: more than 1024");
+    refuses<Stage::quant_index_q>(args, "rows of 1025 values are wider than the limit of 1024");
 }
 
 TEST(CudaTables, CachesOfF64AreForTheReference) {
@@ -143,7 +145,7 @@ TEST(CudaTables, CachesOfF64AreForTheReference) {
 }
 
 TEST(CudaTables, ScoreOnHopperSaysWhatItDoesNotTake) {
-    if (!has_code_for(90)) GTEST_SKIP() << "this build has no code of sm_90a";
+    if (!has_code_for(90)) GTEST_SKIP() << "this build has no code for sm_90a";
     const auto& kernel = cuda_candidates<Stage::score>()[1];
     ASSERT_STREQ(kernel.name, "cuda_sm90_score");
     FactsOnly device;
@@ -157,30 +159,30 @@ TEST(CudaTables, ScoreOnHopperSaysWhatItDoesNotTake) {
     EXPECT_EQ(kernel.refuse(good, env), "");
     smla_score_args args = good;
     args.q.dtype = SMLA_BF16;
-    EXPECT_EQ(kernel.refuse(args, env), "q is bf16, made for e4m3 with these keys");
+    EXPECT_EQ(kernel.refuse(args, env), "these keys require q in e4m3, got bf16");
     args = good;
     args.keys = cache_of(SMLA_ROW_BF16, 128);
-    EXPECT_EQ(kernel.refuse(args, env), "keys are row_bf16, made for index_fp8_132 and index_mxfp4_68");
+    EXPECT_EQ(kernel.refuse(args, env), "keys must be index_fp8_132 or index_mxfp4_68, got row_bf16");
     args = good;
     args.keys = cache_of(SMLA_INDEX_MXFP4_68, 0);
-    EXPECT_EQ(kernel.refuse(args, env), "q is e4m3, made for e2m1 with these keys");
+    EXPECT_EQ(kernel.refuse(args, env), "these keys require q in e2m1, got e4m3");
     args.q = shaped(SMLA_E2M1, {3, 64, 128});
     EXPECT_EQ(kernel.refuse(args, env), "");
     args.q = shaped(SMLA_E2M1, {3, 48, 128});
-    EXPECT_EQ(kernel.refuse(args, env), "48 heads, made for 32 and 64 with mxfp4");
+    EXPECT_EQ(kernel.refuse(args, env), "mxfp4 keys require 32 or 64 heads, got 48");
     args = good;
     args.q = shaped(SMLA_E4M3, {3, 65, 128});
-    EXPECT_EQ(kernel.refuse(args, env), "65 heads, made for up to 64");
+    EXPECT_EQ(kernel.refuse(args, env), "65 heads exceed the limit of 64");
     args = good;
     args.q.stride_elems[1] = 136;
-    EXPECT_EQ(kernel.refuse(args, env), "rows of q do not lie at multiples of 16 bytes");
+    EXPECT_EQ(kernel.refuse(args, env), "rows of q must be aligned to 16 bytes");
     args = good;
     args.keys.page_tokens = 5;
-    EXPECT_EQ(kernel.refuse(args, env), "pages of keys do not lie at multiples of 16 bytes");
+    EXPECT_EQ(kernel.refuse(args, env), "pages of keys must be aligned to 16 bytes");
 }
 
 TEST(CudaTables, ScoreOverPagesOnHopperSaysWhatItDoesNotTake) {
-    if (!has_code_for(90)) GTEST_SKIP() << "this build has no code of sm_90a";
+    if (!has_code_for(90)) GTEST_SKIP() << "this build has no code for sm_90a";
     const auto& kernel = cuda_candidates<Stage::score>()[0];
     ASSERT_STREQ(kernel.name, "cuda_sm90_pages_score");
     FactsOnly device;
@@ -200,7 +202,7 @@ TEST(CudaTables, ScoreOverPagesOnHopperSaysWhatItDoesNotTake) {
         return kernel.refuse(args, env);
     };
     const auto rows_of_each = [](int rows) {
-        return text(rows, " rows of each request, made for 1 with products of 16 bits");
+        return text("it supports 1 rows per request with 16-bit products, got ", rows);
     };
     using Args = smla_score_args;
     EXPECT_EQ(refusal([](Args&) {}), "");
@@ -217,29 +219,28 @@ TEST(CudaTables, ScoreOverPagesOnHopperSaysWhatItDoesNotTake) {
     const auto no_table = [&](Args& a) { many(a), a.block_table = {}; };
     EXPECT_EQ(refusal(no_table), "");
     EXPECT_EQ(refusal([&](Args& a) { no_table(a), a.keys.page_rows = 65; }),
-              "no block table, and pages do not lie one behind the other");
+              "without a block table, pages must be contiguous");
     EXPECT_EQ(refusal([&](Args& a) { no_table(a), a.keys.page_tokens = 96; }),
-              "pages of 96 tokens, made for 64, 128, ...");
+              "the page size must be a power of two of at least 64 tokens, got 96");
     EXPECT_EQ(refusal([&](Args& a) { no_table(a), a.keys.page_tokens = 96, a.keys.pages = 1; }), "");
     EXPECT_EQ(refusal([](Args& a) {
                   a.q = shaped(SMLA_E4M3, {6, 16, 128});
               }),
-              "16 heads, made for 20 to 64 in steps of 4");
+              "it requires 20 to 64 heads in steps of 4, got 16");
     EXPECT_EQ(refusal([](Args& a) {
                   a.q = shaped(SMLA_E4M3, {6, 33, 128});
               }),
-              "33 heads, made for 20 to 64 in steps of 4");
+              "it requires 20 to 64 heads in steps of 4, got 33");
     EXPECT_EQ(refusal([](Args& a) { a.keys.page_tokens = 192; }),
-              "pages of 192 tokens, made for 64, 128, ...");
-    const std::string order = "tokens of q do not lie one behind the other, or heads of a token";
+              "the page size must be a power of two of at least 64 tokens, got 192");
+    const std::string order = "tokens and heads of q must not overlap or be reordered";
     EXPECT_EQ(refusal([](Args& a) { a.q.stride_elems[0] = 0; }), order);   // tokens repeat
     EXPECT_EQ(refusal([](Args& a) { a.q.stride_elems[1] = 0; }), order);   // heads repeat
     EXPECT_EQ(refusal([](Args& a) { a.q.stride_elems[1] = 64; }), order);  // heads overlap
     EXPECT_EQ(refusal([](Args& a) { a.q.stride_elems[0] = 128, a.q.stride_elems[1] = 6 * 128; }), order);
     EXPECT_EQ(refusal([](Args& a) { a.q.shape[0] = 1, a.q.stride_elems[0] = 0; }), "");
     EXPECT_EQ(refusal([](Args& a) { a.keys.pages = 0; }), "no pages");
-    EXPECT_EQ(refusal([](Args& a) { a.w.stride_elems[0] = 66; }),
-              "rows of w do not lie at multiples of 16 bytes");
+    EXPECT_EQ(refusal([](Args& a) { a.w.stride_elems[0] = 66; }), "rows of w must be aligned to 16 bytes");
     EXPECT_EQ(refusal([](Args& a) {
                   a.keys = cache_of(SMLA_INDEX_MXFP4_68, 0);
                   a.q = shaped(SMLA_E2M1, {6, 64, 128});
@@ -252,7 +253,8 @@ TEST(CudaTables, ScoreOverPagesOnHopperSaysWhatItDoesNotTake) {
               }),
               "");
     env.batch_invariant = true;
-    EXPECT_EQ(refusal([](Args&) {}), "batch-invariant: sums in another order than those of cuda_sm90_score");
+    EXPECT_EQ(refusal([](Args&) {}),
+              "batch-invariant mode uses cuda_sm90_score, whose summation order is different");
 }
 
 // Why the mma kernel for keys of 512 refuses a call of these caches; an extra one may be missing.

@@ -197,7 +197,7 @@ TEST(CudaScoreSelect, SelectsWithTheDemandedKernel) {
     for (const char* kernel : {"", "cuda_register_select", "cuda_sampled_select", "cuda_generic_select"})
         EXPECT_EQ(plan(kernel, 4, 8192).refusal, "") << kernel;
     EXPECT_EQ(plan("cuda_register_select", 4, 65536).refusal,
-              "cuda_register_select does not support parts of 4 tokens and 65536 columns");
+              "cuda_register_select does not support tiles of 4 tokens and 65536 columns");
     EXPECT_EQ(plan("cuda_sampled_select", 1, 131072).scratch, plan("", 1, 131072).scratch);
     EXPECT_LT(plan("cuda_generic_select", 1, 131072).scratch, plan("", 1, 131072).scratch)
         << "only cuda_sampled_select splits rows";

@@ -72,10 +72,10 @@ TEST(HppContext, rope_names_the_field_that_does_not_fit) {
         return std::string();
     };
     EXPECT_EQ(refused(4, 0), "");
-    EXPECT_EQ(refused(5, 0), "args.frequencies.shape[0]: at most 4: pairs of 8 channels");
-    EXPECT_EQ(refused(3, 3), "args.first: 0 to 2: 6 of 8 channels rotate");
-    EXPECT_EQ(refused(3, INT32_MAX), "args.first: 0 to 2: 6 of 8 channels rotate");
-    EXPECT_EQ(refused(3, -1), "args.first: 0 to 2: 6 of 8 channels rotate");
+    EXPECT_EQ(refused(5, 0), "args.frequencies.shape[0]: at most 4 (pairs of the 8 channels)");
+    EXPECT_EQ(refused(3, 3), "args.first: 0 to 2 (6 of 8 channels are rotated)");
+    EXPECT_EQ(refused(3, INT32_MAX), "args.first: 0 to 2 (6 of 8 channels are rotated)");
+    EXPECT_EQ(refused(3, -1), "args.first: 0 to 2 (6 of 8 channels are rotated)");
 }
 
 TEST(HppContext, demands_are_refused_in_visible_text) {
@@ -246,7 +246,7 @@ TEST(HppContext, explain_follows_a_demand) {
     for (const auto& row : told["candidates"]) {
         EXPECT_EQ(row["chosen"], row["kernel"] == "cpu_generic_select") << row;
         EXPECT_EQ(row["refusal"] == "", row["kernel"] == "cpu_generic_select") << row;
-        another = another || row["refusal"] == "the context demands cpu_generic_select";
+        another = another || row["refusal"] == "the context allows only cpu_generic_select";
     }
     EXPECT_TRUE(another);
 }

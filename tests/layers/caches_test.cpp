@@ -187,7 +187,7 @@ TEST(LayerCaches, ResultsLieInMemoryOfTheirOwn) {
             expect_refused(first, "step.out.data", [=](smla_layer_step& step) { step.out.data = memory; });
             smla_error error{};
             smla_last_error_info(&error);
-            EXPECT_EQ(std::string(error.got).rfind("memory shared with " + other, 0), 0u) << error.got;
+            EXPECT_EQ(std::string(error.got).rfind("memory that overlaps " + other, 0), 0u) << error.got;
         };
         refused(first.workspace.data, "the workspace");
         for (const GroupOfStep& group : kGroups)  // the output may reach into the next cache, too

@@ -106,7 +106,8 @@ TEST(SessionWriters, BitsThatTheFormatLacksAreRefused) {
         }
         return std::string();
     };
-    EXPECT_EQ(refused(SMLA_FP8_584, SMLA_WRITER_BF16_FIRST), "kv_writer: 0: writers of fp8_584 agree");
+    EXPECT_EQ(refused(SMLA_FP8_584, SMLA_WRITER_BF16_FIRST),
+              "kv_writer: 0, because fp8_584 has no writer variants");
     EXPECT_EQ(refused(SMLA_NVFP4_288, SMLA_WRITER_SCALE_FLOOR),
               "kv_writer: 0 or SMLA_WRITER_BF16_FIRST (2) or SMLA_WRITER_BF16_POOLED (8) for nvfp4_288");
     EXPECT_EQ(refused(SMLA_FP8_528_G32, SMLA_WRITER_SCALE_FLOOR | SMLA_WRITER_BF16_FIRST), "");

@@ -37,7 +37,7 @@ TEST(Checkpoint, FolderPrefersTheWholeFileThenTheIndexThenAll) {
     write_one(folder, "y.safetensors", "b", 2);
     const Checkpoint all = Checkpoint::open(folder.path());
     EXPECT_EQ(all.names().size(), 2u);
-    EXPECT_TRUE(all.name().ends_with(", which has no model.safetensors")) << all.name();  // in its errors
+    EXPECT_TRUE(all.name().ends_with(" (without model.safetensors)")) << all.name();  // in its errors
     write_one(folder, "shard", "a", 3);
     folder.write(kIndex, R"({"metadata":{"total_size":4},"weight_map":{"a":"shard"}})");
     EXPECT_EQ(Checkpoint::open(folder.path()).names().size(), 1u);
@@ -93,7 +93,8 @@ TEST(Checkpoint, Index) {
 TEST(Checkpoint, EmptyFolder) {
     Folder folder;
     folder.write("readme", "");
-    expect_error([&] { Checkpoint::open(folder.path()); }, SMLA_IO_ERROR, folder.path(), "no such file");
+    expect_error([&] { Checkpoint::open(folder.path()); }, SMLA_IO_ERROR, folder.path(),
+                 "the folder has no model.safetensors, model.safetensors.index.json or *.safetensors");
     expect_error([&] { Checkpoint::open(folder.path("none")); }, SMLA_IO_ERROR, folder.path("none"),
                  "No such file or directory");
 }

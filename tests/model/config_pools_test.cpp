@@ -26,8 +26,8 @@ TEST(Config, Pools) {
         EXPECT_EQ(config.compress_ratio(layer), 0);
         EXPECT_EQ(config.sources(layer).selection, -1);
         expect_error([&] { config.check_computed(layer); }, SMLA_UNSUPPORTED, "layer",
-                     text(layer, ", of linear attention (KDA)"),
-                     "a layer of sparse attention: 3, 7, 11, 15, 19, 23, 27, 31, ...");
+                     text(layer, ", a linear attention (KDA) layer"),
+                     "at least one sparse attention layer: 3, 7, 11, 15, 19, 23, 27, 31, ...");
     }
     for (const int64_t layer : {3, 7, 43}) {
         EXPECT_EQ(config.layer_kind(layer), LayerKind::dsa);
@@ -57,21 +57,21 @@ TEST(Config, PoolsAndListsOfLayers) {
     refused("layer_types", {"full_attention", "linear_attention", "mamba"}, "layer_types[2]", "\"mamba\"",
             "\"linear_attention\" or \"deepseek_sparse_attention\"");
     refused("layer_types", nullptr, "layer_types", "absent",
-            "a list, or num_hidden_layers for every fourth layer to be sparse");
-    refused("layer_types", {"linear_attention"}, "layer_types", "linear attention alone",
-            "a layer of sparse attention");
+            "a list, or num_hidden_layers (every fourth layer is then sparse)");
+    refused("layer_types", {"linear_attention"}, "layer_types", "only linear attention layers",
+            "at least one sparse attention layer");
     Json longer = flat;  // lists may go on behind the last layer
     longer["layer_types"] = {"linear_attention", "full_attention", "full_attention"};
     longer["num_hidden_layers"] = 1;
     expect_error([&] { parse(longer.dump()); }, SMLA_DATA_ERROR, "config.json: layer_types",
-                 "linear attention alone", "a layer of sparse attention");
+                 "only linear attention layers", "at least one sparse attention layer");
     refused("num_hidden_layers", 4, "layer_types, indexer_types",
             "layer_types 3 layers; indexer_types 3 layers",
-            "layer_types num_hidden_layers, 4; indexer_types num_hidden_layers, 4");
+            "layer_types at least 4 (num_hidden_layers); indexer_types at least 4 (num_hidden_layers)");
     refused("indexer_types", {"shared", "full", "full"}, "indexer_types", "layer 0 shared",
-            "layer 0 full: nothing before it selects");
-    refused("qk_rope_head_dim", 64, "qk_rope_head_dim", "64", "0: attention of this model rotates nothing");
-    refused("index_kpool", 3, "index_topk", "2048", "a multiple of index_kpool, 3");
+            "a full layer 0 (the first sparse layer must select)");
+    refused("qk_rope_head_dim", 64, "qk_rope_head_dim", "64", "0 (attention of this model has no RoPE)");
+    refused("index_kpool", 3, "index_topk", "2048", "a multiple of index_kpool (3)");
     refused("index_kpool", 0, "index_kpool", "0", "an integer from 1 to 1024");
     refused("index_kpool_always_select_tail", false, "index_kpool_always_select_tail", "false", "true");
 }

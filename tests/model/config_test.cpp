@@ -109,7 +109,7 @@ TEST(Config, IndexSharingInItsThreeSpellings) {
     EXPECT_EQ(parse(with(types, "index_topk_freq", "1")).layer_kind(1), LayerKind::dsa_shared);
     bad(with(base, "indexer_types", R"(["full", "half", "full", "full"])"), "indexer_types[1]", "\"half\"");
     bad(with(base, "indexer_types", R"(["full", "shared"])"), "indexer_types", "2 layers",
-        "num_hidden_layers, 4");
+        "at least 4 (num_hidden_layers)");
     bad(with(base, "indexer_types", R"(["shared", "full", "full", "full"])"), "indexer_types",
         "layer 0 shared");
     bad(with(base, "index_topk_pattern", "\"FX\\u0001F\""), "index_topk_pattern[1], index_topk_pattern[2]",
@@ -192,14 +192,14 @@ TEST(Config, V4AsTransformersWritesIt) {
     EXPECT_EQ(parse(moved.dump()).common.rope_dim, 8);
     moved["rope_parameters"]["main"]["partial_rotary_factor"] = 0.2;
     bad(moved.dump(), "rope_parameters.main.partial_rotary_factor", "0.2",
-        "a whole number of head_dim's 32 channels");
+        "a fraction that gives a whole number of the 32 channels of head_dim");
     moved["rope_parameters"]["main"].erase("partial_rotary_factor");
     bad(moved.dump(), "qk_rope_head_dim", "absent");
 
     bad(with(json, "layer_types", R"(["sliding_attention", "full_attention", "sliding_attention"])"),
         "layer_types[1]", "\"full_attention\"");
     bad(with(json, "layer_types", R"(["sliding_attention"])"), "layer_types", "1 layers",
-        "num_hidden_layers, 3");
+        "at least 3 (num_hidden_layers)");
     bad(with(json, "compress_rates", R"({"compressed_sparse_attention": 8})"),
         "compress_rates.compressed_sparse_attention", "8", "4");
     bad(with(json, "compress_rates", R"({"heavily_compressed_attention": 4})"),
@@ -250,15 +250,15 @@ TEST(Config, V41SourcesThatDoNotGoTogether) {
     bad(with_inner("kv_source_layer_ids", "[3, 8, 14, 20]"), "text_config.kv_source_layer_ids",
         "none up to layer 2");
     bad(with_inner("kv_source_layer_ids", "[2, 8, 14]"), "text_config.kv_source_layer_ids", "14",
-        "a layer of ratio 1 at or before layer 20");
+        "a layer with ratio 1 at or before layer 20");
     bad(with_inner("kv_source_layer_ids", "[1, 2, 8, 14, 20]"), "text_config.kv_source_layer_ids", "1",
-        "layers whose compress_ratios are 1 or 2");
+        "only layers whose compress_ratios are 1 or 2");
     bad(with_inner("index_source_layer_ids", "[2, 14, 20]"), "text_config.index_source_layer_ids", "2",
-        "a layer from 8 to 8, which reads entries of 8");
+        "a layer from 8 to 8, because layer 8 reads the entries of layer 8");
     bad(with_inner("candidate_source_layer_id", "21"), "text_config.candidate_source_layer_id", "21",
         "-1, or one of index_source_layer_ids");
     bad(with_inner("candidate_source_layer_id", "14"), "text_config.candidate_source_layer_id", "14",
-        "a layer whose entries layer 20 reads too: blocks number them");
+        "a layer that reads the same entries as layer 20");
     bad(with_inner("candidate_topk_blocks", "0"), "text_config.candidate_topk_blocks", "0");
     bad(with_inner("compress_ratios", "[0, 4]"), "text_config.compress_ratios[1]", "4",
         "an integer from 0 to 2");
@@ -299,8 +299,9 @@ TEST(Config, V4NativeNames) {
 TEST(Config, V4Ratios) {
     const std::string base = with(test::v4_flash(), "num_hidden_layers", "3");
     bad(with(base, "compress_ratios", "[0, 1, 4]"), "compress_ratios[1]", "1",
-        "0 (no compression), 4 (sparse) or 2 and more (heavy)");
-    bad(with(base, "compress_ratios", "[0, 4]"), "compress_ratios", "2 layers", "num_hidden_layers, 3");
+        "0 (no compression), 4 (sparse), or another ratio of at least 2 (heavy)");
+    bad(with(base, "compress_ratios", "[0, 4]"), "compress_ratios", "2 layers",
+        "at least 3 (num_hidden_layers)");
     bad(with(base, "compress_ratios", "[0, -4, 4.0]"), "compress_ratios[1], compress_ratios[2]",
         "compress_ratios[1] -4; compress_ratios[2] 4.0");
     bad(with(base, "compress_ratios", "4"), "compress_ratios", "4", "a list");
@@ -308,7 +309,8 @@ TEST(Config, V4Ratios) {
 
 TEST(Config, EmptyListsOfLayers) {
     const std::string v4 = with(test::v4_flash(), "num_hidden_layers", "");
-    bad(with(v4, "compress_ratios", "[]"), "compress_ratios", "a list of 0", "an entry for each layer");
+    bad(with(v4, "compress_ratios", "[]"), "compress_ratios", "a list of 0",
+        "a list with an entry for each layer");
     bad(with(with(v4, "compress_ratios", ""), "layer_types", "[]"), "layer_types", "a list of 0");
     bad(with(test::kGlm5, "indexer_types", "[]"), "indexer_types", "a list of 0");
 }
@@ -380,10 +382,10 @@ TEST(Config, AbsurdSizes) {
         bad(with(test::kV32, member, "1.5"), member, "1.5");
     }
     bad(with(test::kV32, "kv_lora_rank", "1000"), "kv_lora_rank", "1000",
-        "at most 1024 together with qk_rope_head_dim, 64");
+        "at most 960 (1024 - qk_rope_head_dim)");
     bad(with(test::kV32, "qk_rope_head_dim", "63"), "qk_rope_head_dim", "63");
-    bad(with(test::kV32, "index_head_dim", "32"), "index_head_dim", "32", "at least qk_rope_head_dim, 64");
-    bad(with(test::v4_flash(), "o_groups", "7"), "o_groups", "7", "a divisor of num_attention_heads, 64");
+    bad(with(test::kV32, "index_head_dim", "32"), "index_head_dim", "32", "at least 64 (qk_rope_head_dim)");
+    bad(with(test::v4_flash(), "o_groups", "7"), "o_groups", "7", "a divisor of 64 (num_attention_heads)");
     bad(with(test::v4_flash(), "qk_rope_head_dim", "514"), "qk_rope_head_dim", "514");
     bad(with(test::kGlm5, "rope_interleave", "false"), "rope_interleave", "false");
     bad(with(test::kGlm5, "rope_interleave", "1"), "rope_interleave", "1", "true or false");
@@ -402,9 +404,9 @@ TEST(Config, Rope) {
     bad(scaling("factor", "0.5"), "rope_scaling.factor", "0.5", "a number from 1 to 1000000");
     bad(scaling("mscale", ""), "rope_scaling.mscale", "absent");
     bad(scaling("mscale", "0.5"), "rope_scaling.mscale", "0.5",
-        "the value of mscale_all_dim, 1: rotated channels stay unscaled");
+        "1 (mscale_all_dim), because scaled RoPE channels are not supported");
     bad(scaling("attention_factor", "1.2"), "rope_scaling.attention_factor", "1.2");
-    bad(scaling("beta_slow", "64"), "rope_scaling.beta_fast", "32", "at least beta_slow, 64");
+    bad(scaling("beta_slow", "64"), "rope_scaling.beta_fast", "32", "at least 64 (beta_slow)");
     bad(scaling("original_max_position_embeddings", "1"), "rope_scaling.original_max_position_embeddings",
         "1");
     bad(scaling("type", ""), "rope_scaling.rope_type", "absent", "yarn, or default without factor");

@@ -110,7 +110,7 @@ TEST(SafetensorsRead, Sizes) {
     EXPECT_EQ(empty.got, "0 bytes");
     EXPECT_EQ(error_of([] { parse("1234567"); }).got, "7 bytes");
     bad(test::length_prefix(0), "header", "nothing", "{");
-    bad(test::length_prefix(3) + "{}", "header length", "3", "at most the 2 bytes that follow");
+    bad(test::length_prefix(3) + "{}", "header length", "3", "at most 2 (the bytes that follow)");
     bad(test::length_prefix(100000001) + "{}", "header length", "100000001", "at most 100000000");
     bad(test::length_prefix(~uint64_t(0)) + "{}", "header length", "18446744073709551615",
         "at most 100000000");
@@ -141,7 +141,7 @@ TEST(SafetensorsRead, DuplicateKeys) {
 
 TEST(SafetensorsRead, NestingIsBounded) {
     const std::string deep(1000000, '[');
-    bad(image("{\"a\":" + deep), "header", "values nested deeper than 4");
+    bad(image("{\"a\":" + deep), "header", "values nested more than 4 deep");
 }
 
 TEST(SafetensorsRead, Members) {
@@ -167,9 +167,9 @@ TEST(SafetensorsRead, Members) {
 
 TEST(SafetensorsRead, Offsets) {
     bad_tensor(R"("dtype":"U8","shape":[8],"data_offsets":[8,0])", "data_offsets", "[8, 0]",
-               "an end at or past the begin");
+               "an end that is not before the begin");
     bad_tensor(R"("dtype":"U8","shape":[9],"data_offsets":[0,9])", "data_offsets", "[0, 9]",
-               "an end within the file's 8 bytes of data");
+               "an end within the 8 data bytes of the file");
     bad_tensor(R"("dtype":"U8","shape":[8],"data_offsets":[0,18446744073709551615])", "data_offsets",
                "[0, 18446744073709551615]");
     bad_tensor(R"("dtype":"U8","shape":[7],"data_offsets":[0,8])", "data_offsets", "[0, 8], 8 bytes",
@@ -178,10 +178,10 @@ TEST(SafetensorsRead, Offsets) {
                "4 bytes: 1 of F32");
     bad_tensor(R"("dtype":"BOOL","shape":[7],"data_offsets":[0,8])", "data_offsets", "[0, 8], 8 bytes");
     bad_tensor(R"("dtype":"U8","shape":[7],"data_offsets":[1,8])", "data_offsets", "[1, 8]",
-               "a begin at 0, where the tensor before it ends: no hole");
+               "a begin at 0 (the end of the previous tensor), without a gap");
     bad(image(R"({"a":{"dtype":"U8","shape":[7],"data_offsets":[0,7]}})", bytes(8)), "data", "8 bytes",
-        "7 bytes, the end of the last tensor");
-    bad(image("{}", bytes(1)), "data", "1 bytes", "0 bytes, the end of the last tensor");
+        "7 bytes (the end of the last tensor)");
+    bad(image("{}", bytes(1)), "data", "1 bytes", "0 bytes (the end of the last tensor)");
 }
 
 TEST(SafetensorsRead, TensorsFollowOneAnother) {
@@ -192,18 +192,18 @@ TEST(SafetensorsRead, TensorsFollowOneAnother) {
     };
     EXPECT_EQ(parse(two("[4,8]", "[0,4]")).names().size(), 2u);  // any order of names
     bad(two("[0,4]", "[3,7]"), "tensor b: data_offsets", "[3, 7]",
-        "a begin at 4, where the tensor before it ends: no overlap");
+        "a begin at 4 (the end of the previous tensor), without overlap");
     bad(two("[0,4]", "[0,4]"), "tensor b: data_offsets", "[0, 4]",
-        "a begin at 4, where the tensor before it ends: no overlap");
+        "a begin at 4 (the end of the previous tensor), without overlap");
     const std::string hole = R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
                              R"("b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})";
     bad(image(hole, bytes(8)), "tensor b: data_offsets", "[4, 8]",
-        "a begin at 2, where the tensor before it ends: no hole");
+        "a begin at 2 (the end of the previous tensor), without a gap");
 }
 
 TEST(SafetensorsRead, ShapesThatOverflow) {
     bad_tensor(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0])", "shape[1]",
-               "4294967296", "at most 2^48 elements in all");
+               "4294967296", "at most 2^48 elements in total");
     bad_tensor(R"("dtype":"F32","shape":[9223372036854775807],"data_offsets":[0,8])", "shape[0]",
                "9223372036854775807");
     bad_tensor(R"("dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,8])", "shape[0]",
@@ -244,10 +244,10 @@ TEST(SafetensorsRead, PathsThatAreNoFiles) {
     expect_error([&] { SafetensorsFile::open(folder.path("none")); }, SMLA_IO_ERROR, folder.path("none"),
                  "No such file or directory");
     expect_error([&] { SafetensorsFile::open(folder.path()); }, SMLA_IO_ERROR, folder.path(), "a folder",
-                 "a file");
+                 "a regular file");
     ASSERT_EQ(::mkfifo(folder.path("pipe").c_str(), 0600), 0);
     expect_error([&] { SafetensorsFile::open(folder.path("pipe")); }, SMLA_IO_ERROR, folder.path("pipe"),
-                 "no regular file");  // and does not wait for a writer
+                 "a device or pipe");  // and does not wait for a writer
     folder.write("empty.safetensors", "");
     expect_error([&] { SafetensorsFile::open(folder.path("empty.safetensors")); }, SMLA_DATA_ERROR,
                  "empty.safetensors: size", "0 bytes");

@@ -80,17 +80,17 @@ TEST(SafetensorsWrite, Refusals) {
         [&] {
             write_safetensors(path, {{"a", one}, {"a", one}});
         },
-        SMLA_INVALID_ARGUMENT, "tensor a", "the name twice");
+        SMLA_INVALID_ARGUMENT, "tensor a", "a duplicate name");
     expect_error(
         [&] {
             write_safetensors(path, {{"__metadata__", one}});
         },
-        SMLA_INVALID_ARGUMENT, "tensor __metadata__", "the name of the metadata");
+        SMLA_INVALID_ARGUMENT, "tensor __metadata__", "the reserved name of the metadata");
     expect_error(
         [&] {
             write_safetensors(path, {{"a", cuda}});
         },
-        SMLA_INVALID_ARGUMENT, "tensor a: device", "another device");
+        SMLA_INVALID_ARGUMENT, "tensor a: device", "memory of a GPU");
     expect_error(
         [&] {
             write_safetensors(path, {{"a", make_tensor(&value, SMLA_E2M1, {8})}});

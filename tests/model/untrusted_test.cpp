@@ -36,7 +36,7 @@ TEST(Untrusted, AFileThatIsCutAfterItWasOpenedIsAnError) {
         const Error error = error_of([&] { file.tensor("a"); });
         EXPECT_EQ(error.status, SMLA_IO_ERROR) << error.what();
         EXPECT_EQ(error.field, "m.safetensors");
-        EXPECT_NE(error.got.find("since it was opened"), std::string::npos) << error.got;
+        EXPECT_NE(error.got.find("the file was truncated to"), std::string::npos) << error.got;
         // what was read before stays
         const char* const data = static_cast<const char*>(before.view.data);
         EXPECT_EQ(std::string(data, kFloats * 4), std::string(kFloats * 4, '\1'));

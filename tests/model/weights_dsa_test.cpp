@@ -69,7 +69,7 @@ TEST(DsaWeights, Pools) {
         expect_same(w.indexer->pool_gate, store.tensor(prefix + gate));
         expect_same(w.indexer->pool_ape, store.tensor(prefix + ape));
         expect_error([&] { load_dsa_weights(store.open(), config, 0); }, SMLA_UNSUPPORTED, "layer",
-                     "0, of linear attention (KDA)", "a layer of sparse attention: 1");
+                     "0, a linear attention (KDA) layer", "at least one sparse attention layer: 1");
         store.remove(prefix + ape);
         expect_error([&] { load_dsa_weights(store.open(), config, 1); }, SMLA_DATA_ERROR,
                      "c.safetensors: layer 1: tensor " + prefix + ape, "absent");
@@ -177,7 +177,7 @@ TEST(DsaWeights, Fp8InBlocks) {
     const Error absent = error([&](Store& s) { s.remove(scale); });
     EXPECT_EQ(absent.field, at + "q_a_proj.weight");
     EXPECT_EQ(absent.got, "e4m3 without a scale");
-    EXPECT_EQ(absent.wanted, "its scale as .weight_scale_inv or .scale, [2, 6]");
+    EXPECT_EQ(absent.wanted, "a scale in .weight_scale_inv or .scale with shape [2, 6]");
     const Error shape = error([&](Store& s) { s.add(scale, SMLA_F32, {1, 6}); });
     EXPECT_EQ(shape.field, at + "q_a_proj.weight_scale_inv");
     EXPECT_EQ(shape.wanted, "[2, 6]");
@@ -195,7 +195,7 @@ TEST(DsaWeights, Fp8InBlocks) {
         static_cast<uint8_t*>(s.tensor(prefix + "q_a_proj.weight").data)[49] = 0xFF;
     });
     EXPECT_EQ(code.field, at + "q_a_proj.weight[2, 1]");
-    EXPECT_EQ(code.wanted, "a finite weight");
+    EXPECT_EQ(code.wanted, "a finite value");
     // a scale beside a matrix that is not e4m3: one of the two is wrong
     const Error leftover = error([&](Store& s) { s.add(prefix + "q_a_proj.weight", SMLA_BF16, {10, 24}); });
     EXPECT_EQ(leftover.field, at + "q_a_proj.weight: dtype");
@@ -214,7 +214,7 @@ TEST(DsaWeights, PackedFormatsAreRefusedByName) {
     const char* const formats[] = {".qweight", ".weight_packed", ".weight_scale_2", ".weight_global_scale",
                                    ".pre_quant_scale"};
     for (const char* suffix : formats) {
-        const std::string got = "a packed format, with " + name + suffix;
+        const std::string got = "a packed format with " + name + suffix;
         const auto beside = [&](Store& store) { store.add(name + suffix, SMLA_F32, {1}); };
         refused(beside, ".weight", got);  // a matrix of bf16 that is scaled in another way
         refused([&](Store& store) { beside(store), store.remove(name + ".weight"); }, ".weight", got);
@@ -233,7 +233,7 @@ TEST(DsaWeights, PackedFormatsAreRefusedByName) {
     wrapped.rename(inner + "q_a_proj.weight", inner + "q_a_proj.qweight");
     expect_error([&] { load_dsa_weights(wrapped.open(), dsa_config(), 0); }, SMLA_DATA_ERROR,
                  "c.safetensors: layer 0: tensor " + inner + "q_a_proj.weight",
-                 "a packed format, with " + inner + "q_a_proj.qweight");
+                 "a packed format with " + inner + "q_a_proj.qweight");
     // bitsandbytes, MLX, int8: by the dtype of the codes
     for (const smla_dtype codes : {SMLA_U8, SMLA_I32})
         refused(
@@ -320,7 +320,7 @@ TEST(DsaWeights, ValuesThatNoWeightHasAreListed) {
                                "kv_b_proj.weight[32, 11], " + t + "indexer.wk.weight[1, 0]");
     EXPECT_NE(error.got.find("kv_b_proj.weight[32, 11] nan"), std::string::npos) << error.got;
     EXPECT_NE(error.got.find("indexer.wk.weight[1, 0] -inf"), std::string::npos) << error.got;
-    EXPECT_NE(error.wanted.find("a finite weight"), std::string::npos) << error.wanted;
+    EXPECT_NE(error.wanted.find("a finite value"), std::string::npos) << error.wanted;
     for (const smla_dtype matrices : {SMLA_BF16, SMLA_F64})
         EXPECT_EQ(error_of([&] {
                       load_dsa_weights(store.open(), dsa_config(), 0, {matrices, ""});
@@ -332,7 +332,7 @@ TEST(DsaWeights, ValuesThatNoWeightHasAreListed) {
     std::memcpy(wide.tensor(prefix + "o_proj.weight").data, &large, sizeof large);
     load_dsa_weights(wide.open(), dsa_config(), 0, {SMLA_F64, ""});
     expect_error([&] { load_dsa_weights(wide.open(), dsa_config(), 0); }, SMLA_DATA_ERROR,
-                 "c.safetensors: layer 0: " + t + "o_proj.weight[0, 0]", "inf", "a finite weight");
+                 "c.safetensors: layer 0: " + t + "o_proj.weight[0, 0]", "inf", "a finite value");
 }
 
 TEST(DsaWeights, AllThatIsWrongIsListed) {

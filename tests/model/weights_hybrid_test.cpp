@@ -129,7 +129,7 @@ TEST(HybridWeights, PackedFormatsAreRefusedByName) {
         store->rename(lead + matrix + "weight", lead + matrix + "weight_packed");
         expect_error([&] { load_hybrid_weights(store->open(), hybrid_config(), 0); }, SMLA_DATA_ERROR,
                      "c.safetensors: layer 0: tensor " + lead + matrix + "weight",
-                     "a packed format, with " + lead + matrix + "weight_packed");
+                     "a packed format with " + lead + matrix + "weight_packed");
     }
 }
 

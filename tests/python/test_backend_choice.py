@@ -167,7 +167,7 @@ def test_a_wanted_backend(monkeypatch):
     assert smla.Backend(None, "dsa", **V32).info["name"] == "FLASHMLA_SPARSE"
     none = smla.select_backend("hybrid", **V4)  # of another family
     assert none["backend"] is None and none["forced"]
-    with pytest.raises(smla.Unsupported, match="FLASHMLA_SPARSE: it is for DeepSeek-V3.2"):
+    with pytest.raises(smla.Unsupported, match="FLASHMLA_SPARSE: it supports DeepSeek-V3.2"):
         smla.Backend(None, "hybrid", **V4)
 
 
@@ -204,14 +204,17 @@ def test_reasons_of_the_other_families(name):
     own = family_of(name)
     for other in set(models) - {own}:
         (reason,) = smla.why_not(name, other, **MODEL[other])
-        assert reason == f"it is for {models[own]}, not for {models[other]}"
+        assert reason == f"it supports {models[own]}, not {models[other]}"
 
 
 def test_the_published_gate_is_narrower():
     """What the original would refuse, and this library serves."""
     options = {**V32, "heads": 20, "page_tokens": 16, "device": "sm_90"}
     reasons = smla.why_not("FLASHMLA_SPARSE", "dsa", original=True, **options)
-    assert reasons == ["block size 16; it has 64", "20 heads; it has divisors and multiples of 64"]
+    assert reasons == [
+        "block size 16 is not supported (supported: 64)",
+        "20 heads are not supported (supported: divisors and multiples of 64)",
+    ]
     assert smla.why_not("FLASHMLA_SPARSE", "dsa", **{**options, "device": None}) == []
 
 

@@ -20,7 +20,7 @@ public:
           field(std::move(field_name)),
           got(std::move(got_value)),
           wanted(std::move(wanted_rule)),
-          message_(field + ": got " + got + ", wanted " + wanted) {}
+          message_(field + ": " + (wanted.empty() ? got : "got " + got + ", wanted " + wanted)) {}
 
     // Returns the last error of this thread, for a status that a C call has just returned.
     static Error last(smla_status status) {

@@ -9,7 +9,7 @@ Tensor RowsOfStep::in(const char* field, const Tensor& tensor, uint32_t allowed,
     std::copy(inner.begin(), inner.end(), shape + 1);
     check_tensor(field, tensor, allowed, {shape, inner.size() + 1}, context_);
     SMLA_CHECK(tensor.shape[0] >= tokens_, text(field, ".shape[0]"), tensor.shape[0],
-               text(tokens_, " tokens or more"));
+               text("at least ", tokens_, " tokens"));
     return slice(tensor, 0, 0, tokens_);
 }
 
@@ -40,14 +40,14 @@ smla_cache cache_of_step(const BackendInstance& on, const char* field, const sml
         out.scale = float(on.config.args.kv_scale);
     check_cache(field, out, format_bit(wanted), context);
     SMLA_CHECK(CacheView(out).width == on.config.head_size(), text(field, ".width"), given.width,
-               text(on.config.head_size(), ", the layer's"));
+               text(on.config.head_size(), " (the width of the layer)"));
     const int32_t page = built.cache.page_tokens;
     if (page == 0) return out;
     SMLA_CHECK(given.page_tokens == page, text(field, ".page_tokens"), given.page_tokens,
-               text(page, ", as the metadata was built"));
+               text(page, " (page_tokens of the metadata)"));
     out.page_rows = built.cache.page_rows ? built.cache.page_rows : page;
     SMLA_CHECK(given.page_rows == 0 || given.page_rows == out.page_rows, text(field, ".page_rows"),
-               given.page_rows, text("0, or ", out.page_rows, ", as the metadata was built"));
+               given.page_rows, text("0 or ", out.page_rows, " (page_rows of the metadata)"));
     return out;
 }
 

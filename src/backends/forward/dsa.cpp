@@ -32,7 +32,8 @@ ForwardArgs checked(const BackendInstance& on, const StepFields& step, const For
     const RowsOfStep rows(step.tokens, context);
     ForwardArgs args = given;
     const bool pair = present(args.q_pe), up = present(args.w_uv);
-    SMLA_CHECK(!pair || absorbed(args), "args.w_uk_t", "given", "absent: q of a pair is absorbed");
+    SMLA_CHECK(!pair || absorbed(args), "args.w_uk_t", "present",
+               "absent, because args.q is already absorbed if args.q_pe is present");
     const int64_t width = pair ? latent : absorbed(args) ? latent + rope : nope + rope;
     args.q = rows.in("args.q", given.q, kFloats, {heads, width});
     if (pair) args.q_pe = rows.in("args.q_pe", given.q_pe, kFloats, {heads, rope});
@@ -44,9 +45,9 @@ ForwardArgs checked(const BackendInstance& on, const StepFields& step, const For
     args.k_c = rows.optional_in("args.k_c", given.k_c, kFloats, {latent});
     if (present(args.k_c) && rope) args.k_pe = checked_k_pe(rows, given.k_pe, rope);
     args.kv_cache = cache_of_step(on, "args.kv_cache", given.kv_cache, on.format, step.kv, context);
-    SMLA_CHECK(!present(args.sink), "args.sink", describe(args.sink), "absent: V3.2 has no sinks");
+    SMLA_CHECK(!present(args.sink), "args.sink", describe(args.sink), "absent (V3.2 has no attention sinks)");
     SMLA_CHECK(args.swa_cache.format == SMLA_FORMAT_NONE, "args.swa_cache.format", args.swa_cache.format,
-               "none: V3.2 has no window cache");
+               "none (V3.2 has no window cache)");
     return args;
 }
 
@@ -65,7 +66,7 @@ void forward_dsa(Runner& run, const BackendInstance& on, const Metadata* metadat
     const StepFields fields = metadata ? metadata->step() : largest_step(on, given.q.shape[0]);
     const ForwardArgs args = checked(on, fields, given, context_of(run, metadata));
     SMLA_CHECK(present(fields.kv.block_table), "batch.primary.block_table", "absent",
-               "the table: rows are looked up in it");
+               "a block table, which maps positions to rows");
     const bool rope = on.config.args.rope_dim > 0;
     DsaStep step{};
     step.q = present(args.q_pe) && rope ? joined(run, on, fields, args) : args.q;

@@ -16,7 +16,8 @@ void check_absent(const ForwardArgs& args) {
                   {"args.w_uk_t", args.w_uk_t},
                   {"args.w_uv", args.w_uv}};
     for (const auto& [field, tensor] : absent)
-        SMLA_CHECK(!present(tensor), field, describe(tensor), "absent: V4 and V4.1 absorb nothing");
+        SMLA_CHECK(!present(tensor), field, describe(tensor),
+                   "absent (V4 and V4.1 have no absorbed queries)");
 }
 
 // Returns the checked arguments, cut to the step's rows.
@@ -24,7 +25,7 @@ ForwardArgs checked(const BackendInstance& on, const StepFields& step, const For
                     const CheckContext& context) {
     const BackendArgs& model = on.config.args;
     const int64_t width = model.head_dim;
-    const auto wanted_heads = [&] { return text("the ", model.heads, " heads of q or more"); };
+    const auto wanted_heads = [&] { return text("at least ", model.heads, " (the heads of q)"); };
     const RowsOfStep rows(step.tokens, context);
     ForwardArgs args = given;
     args.q = rows.in("args.q", given.q, kFloats | dtype_bit(SMLA_E4M3), {model.heads, width});

@@ -31,7 +31,7 @@ void check(const smla_combined_rows_args& args) {
     SMLA_CHECK(args.window >= 1, "args.window", args.window, "1 or more tokens");
     SMLA_CHECK(args.ratio >= 0, "args.ratio", args.ratio, "0 or more");
     SMLA_CHECK(args.topk >= 0 && (args.ratio > 0 || args.topk == 0), "args.topk", args.topk,
-               args.ratio > 0 ? "0 or more" : "0: there are no entries");
+               args.ratio > 0 ? "0 or more" : "0, because args.ratio is 0");
     SMLA_CHECK(args.entries >= 0, "args.entries", args.entries, "0 or more");
     SMLA_CHECK(args.stride >= args.entries, "args.stride", args.stride,
                text("at least entries (", args.entries, ")"));
@@ -60,11 +60,11 @@ void check(const smla_combined_rows_args& args) {
         const int64_t query = load_int(args.query_start_loc, b + 1) - load_int(args.query_start_loc, b);
         const int64_t length = load_int(args.seq_lens, b), gathered = load_int(args.gather_lens, b);
         SMLA_CHECK(query >= 0, text("args.query_start_loc[", b + 1, "]"),
-                   load_int(args.query_start_loc, b + 1), "ascending");
+                   load_int(args.query_start_loc, b + 1), "at least the previous value");
         SMLA_CHECK(length >= query, text("args.seq_lens[", b, "]"), length,
-                   text("at least the request's ", query, " query tokens"));
+                   text("at least ", query, " (the query tokens of the request)"));
         SMLA_CHECK(gathered >= 0 && gathered <= length && gathered <= args.stride - args.entries,
-                   text("args.gather_lens[", b, "]"), gathered, "0 to seq_len, and within stride - entries");
+                   text("args.gather_lens[", b, "]"), gathered, "0 to seq_len, and at most stride - entries");
     }
 }
 

@@ -53,7 +53,7 @@ void check_decodes(const smla_mixed_rows_args& args, const MixedShape& shape) {
     for (int64_t t = 0; t < shape.decodes; ++t) {
         const int32_t listed = element(args.decode_lens, t);
         SMLA_CHECK(listed >= 0 && listed <= shape.decode_columns, text("args.decode_lens[", t, "]"), listed,
-                   text("0 to ", shape.decode_columns, ", the columns of decode_entries"));
+                   text("0 to ", shape.decode_columns, " (the columns of decode_entries)"));
     }
 }
 
@@ -65,7 +65,7 @@ void check_prefills(const smla_mixed_rows_args& args, const MixedShape& shape) {
                    text("0 to ", requests - 1));
         SMLA_CHECK(tokens_left(args, t) >= 1 && position_of(args, t) >= 0,
                    text("args.query_start_loc[", request + 1, "]"), tokens_left(args, t) + t,
-                   text("behind token ", t, " of the request, and at most seq_len tokens"));
+                   text("above ", t, " (a token of the request), for at most seq_len query tokens"));
     }
 }
 
@@ -79,11 +79,11 @@ MixedShape check(const smla_mixed_rows_args& args) {
     if (check_optional("args.decode_entries", args.decode_entries, kInt32, {shape.decodes, kAny}, kOnHost))
         shape.decode_columns = args.decode_entries.shape[1];
     if (check_optional("args.decode_lens", args.decode_lens, kInt32, {shape.decodes}, kOnHost))
-        SMLA_CHECK(!args.local, "args.decode_lens", "given", "absent: local entries are counted");
+        SMLA_CHECK(!args.local, "args.decode_lens", "present", "absent, because args.local is 1");
     if (args.local) {
         check_tensor("args.is_valid", args.is_valid, dtypes(SMLA_U8), {kAny}, kOnHost);
         SMLA_CHECK(args.is_valid.shape[0] >= shape.decodes, "args.is_valid.shape[0]", args.is_valid.shape[0],
-                   text(shape.decodes, " decode tokens or more"));
+                   text("at least ", shape.decodes, " (the decode tokens)"));
     }
     SMLA_CHECK(args.topk >= 0, "args.topk", args.topk, "0 or more");
     if (check_optional("args.prefill_entries", args.prefill_entries, kInt32, {kAny, kAny}, kOnHost)) {
@@ -98,7 +98,7 @@ MixedShape check(const smla_mixed_rows_args& args) {
     check_tensor("args.query_start_loc", args.query_start_loc, kInt32, {requests + 1}, kOnHost);
     check_tensor("args.request_of_token", args.request_of_token, kInt32, {kAny}, kOnHost);
     SMLA_CHECK(args.request_of_token.shape[0] >= tokens, "args.request_of_token.shape[0]",
-               args.request_of_token.shape[0], text(tokens, " tokens or more"));
+               args.request_of_token.shape[0], text("at least ", tokens, " (the tokens of the step)"));
     check_tensor("args.window_table", args.window_table, kInt32, {requests, kAny}, kOnHost);
     check_pages("args.window_page_tokens", args.window_page_tokens, "args.window_page_rows",
                 args.window_page_rows);

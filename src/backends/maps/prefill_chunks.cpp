@@ -42,7 +42,7 @@ void check(const smla_prefill_chunks_args& args) {
     const Prefill prefill(args);
     for (int64_t r = args.first_request; r < requests; ++r) {
         SMLA_CHECK(prefill.begin(r + 1) >= prefill.begin(r), text("args.query_start_loc[", r + 1, "]"),
-                   prefill.begin(r + 1), "ascending");
+                   prefill.begin(r + 1), "at least the previous value");
         SMLA_CHECK(load_int(args.seq_lens, r) >= 0, text("args.seq_lens[", r, "]"),
                    load_int(args.seq_lens, r), "0 or more");
         SMLA_CHECK(prefill.rows(r) <= prefill.max_rows, text("args.seq_lens[", r, "]"),
@@ -84,7 +84,7 @@ void prefill_chunks(smla_prefill_chunks_args& args) {
     int64_t count = 0;
     each_chunk(prefill, [&](const Chunk&) { ++count; });
     SMLA_CHECK(count <= args.chunks.shape[0], "args.chunks.shape[0]", args.chunks.shape[0],
-               text(count, " or more; query tokens + requests are enough"));
+               text("at least ", count, " (the sum of query tokens and requests always suffices)"));
     args.count = 0;
     each_chunk(prefill, [&](const Chunk& chunk) {
         const int64_t values[kChunkColumns] = {chunk.first, chunk.end,  chunk.begin,

@@ -54,7 +54,7 @@ void check(const smla_request_rows_args& args) {
         for (int64_t t = 0; t < tokens; ++t)
             SMLA_CHECK(load_int(args.workspace_of_token, t) < workspaces,
                        text("args.workspace_of_token[", t, "]"), load_int(args.workspace_of_token, t),
-                       text("below ", workspaces, ", the workspaces"));
+                       text("below ", workspaces, " (the number of workspaces)"));
     }
     check_tensor("args.rows", args.rows, kInt32, {tokens, args.positions.shape[1]}, kOnHost);
     check_optional("args.counts", args.counts, kInt32, {tokens}, kOnHost);

@@ -107,7 +107,8 @@ void Metadata::place_fields() {
     const size_t table_bytes = on_gpu() ? 0 : tables_.bytes(),
                  all = std::max(bytes + table_bytes, kCacheLine);
     memory_ = {allocator_.alloc(allocator_.user, all, kCacheLine), FreeMemory{allocator_}};
-    if (!memory_) fail(SMLA_OUT_OF_MEMORY, "args.allocator", text("null for ", all, " bytes"), "memory");
+    if (!memory_)
+        fail(SMLA_OUT_OF_MEMORY, "args.allocator", text("null for ", all, " bytes"), "a pointer to memory");
     char* const begin = static_cast<char*>(memory_.get());
     size_t at = 0;
     for (Declared& declared : fields_) {
@@ -155,14 +156,16 @@ const Tensor* Metadata::find(std::string_view name) const {
 }
 
 void Metadata::check_for(const BackendInstance& on) const {
-    SMLA_CHECK(backend_ == on.backend, "args.metadata", backend_->name, text("of ", on.backend->name));
+    SMLA_CHECK(backend_ == on.backend, "args.metadata", text("metadata of ", backend_->name),
+               text("metadata of ", on.backend->name));
     const auto describe_layer = [](const BackendArgs& args) {
-        return text("of ratio ", args.ratio, ", window ", args.window, ", ", args.heads, " heads");
+        return text("metadata for ratio ", args.ratio, ", window ", args.window, " and ", args.heads,
+                    " heads");
     };
     const BackendArgs &own = config_.args, &wanted = on.config.args;
     SMLA_CHECK(own.ratio == wanted.ratio && own.window == wanted.window && own.heads == wanted.heads,
                "args.metadata", describe_layer(own), describe_layer(wanted));
-    SMLA_CHECK(built_, "args.metadata", "never built", "built for this step");
+    SMLA_CHECK(built_, "args.metadata", "metadata that was never built", "metadata built for this step");
 }
 
 void Metadata::build(const PlanBatch& batch) {
@@ -199,8 +202,9 @@ BatchSize told_size(const PlanMaxima& maxima, const PlanBatch& batch) {
     const auto within = [](const char* field, int64_t value, int64_t most) {
         SMLA_CHECK(value >= 0 && value <= most, field, value, text("0 to ", most));
     };
-    SMLA_CHECK(batch.tokens >= 1, "batch.tokens", batch.tokens,
-               text("1 to max_tokens (", maxima.max_tokens, "): the host does not read query_start_loc"));
+    SMLA_CHECK(
+        batch.tokens >= 1, "batch.tokens", batch.tokens,
+        text("1 to max_tokens (", maxima.max_tokens, "), because the host does not read query_start_loc"));
     within("batch.query_tokens", batch.query_tokens, batch.tokens);
     within("batch.decodes", batch.decodes, out.requests);
     within("batch.decode_tokens", batch.decode_tokens, out.query_tokens);

@@ -42,7 +42,7 @@ void BatchTables::check(const PlanBatch& batch) const {
         if (page < 1) continue;  // the plan rejects this page size
         const size_t blocks = size_t(requests_) * size_t(ceil_div(table.tokens, page));
         SMLA_CHECK(blocks * sizeof(int32_t) <= table.bytes, table.page_tokens_field, page,
-                   text(table.usual_page, " or more, the page size that the backend was created for"));
+                   text("at least ", table.usual_page, " (the page size of the backend)"));
     }
 }
 

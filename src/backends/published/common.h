@@ -36,9 +36,12 @@ constexpr int32_t kPrefillChunkRequests = 4;  // in published prefill loops
 // that its kernels for this compute capability do not read.
 inline std::string flashinfer_refusal(const BackendConfig& config) {
     const int32_t major = major_capability(config.args.device);
-    if (config.args.heads > 128) return text(config.args.heads, " heads; it pads to 128 at most");
-    if (major == 10 && config.cache_type == "fp8_ds_mla") return "fp8_ds_mla on 10.x";
-    if (major == 12 && config.cache_type.substr(0, 3) != "fp8") return "a cache that is not fp8 on 12.x";
+    if (config.args.heads > 128)
+        return text(config.args.heads, " heads are not supported (supported: at most 128)");
+    if (major == 10 && config.cache_type == "fp8_ds_mla")
+        return "fp8_ds_mla is not supported on compute capability 10.x";
+    if (major == 12 && config.cache_type.substr(0, 3) != "fp8")
+        return "only fp8 caches are supported on compute capability 12.x";
     return "";
 }
 

@@ -19,7 +19,8 @@ constexpr int32_t kHeads[] = {8, 16, 32, 64, 128}, kCapabilities[] = {10, 12};
 // The gate accepts fp8_e4m3 on 12.x, but the layer then rejects this type.
 std::string published_shape(const BackendConfig& config) {
     const bool sm_12x = major_capability(config.args.device) == 12;
-    if (sm_12x && config.cache_type == "fp8_e4m3") return "fp8_e4m3 on 12.x: its layer has packed records";
+    if (sm_12x && config.cache_type == "fp8_e4m3")
+        return "fp8_e4m3 is not supported on compute capability 12.x (the layer requires packed records)";
     return flashinfer_refusal(config);
 }
 

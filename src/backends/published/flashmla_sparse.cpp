@@ -19,7 +19,7 @@ std::string published_shapes(const BackendConfig& config) {
     const int32_t unit = major_capability(config.args.device) == 10 ? kHeads.unit_on_sm100 : kHeads.unit;
     const int32_t heads = config.args.heads;
     if (heads % unit == 0 || unit % heads == 0) return "";
-    return text(heads, " heads; it has divisors and multiples of ", unit);
+    return text(heads, " heads are not supported (supported: divisors and multiples of ", unit, ")");
 }
 
 }  // namespace

@@ -24,10 +24,12 @@ constexpr const char* kPublishedTypes[] = {"auto", "fp8_ds_mla", "fp8"};
 constexpr int32_t kHeads[] = {64, 128}, kCapabilities[] = {9, 10};
 
 std::string published_shape(const BackendConfig& config) {
-    if (config.args.heads > 128) return text(config.args.heads, " heads; it pads to 64 or 128");
+    if (config.args.heads > 128)
+        return text(config.args.heads, " heads are not supported (supported: at most 128)");
     const int32_t page = config.args.page_tokens,
                   wanted = major_capability(config.args.device) == 9 ? 64 : 128;
-    return page && page != wanted ? text("block size ", page, "; it has ", wanted) : "";
+    return page && page != wanted ? text("block size ", page, " is not supported (supported: ", wanted, ")")
+                                  : "";
 }
 
 }  // namespace

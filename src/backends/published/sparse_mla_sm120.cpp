@@ -10,7 +10,7 @@ constexpr int32_t kHeads[] = {8, 16, 32, 64, 128}, kCapabilities[] = {12};
 constexpr MakeFieldSet kFields[] = {cache_fields};
 
 std::string published_indexer(const BackendConfig& config) {
-    return config.args.topk ? "" : "it needs a model with index_topk in its config";
+    return config.args.topk ? "" : "it requires a model with index_topk in its config";
 }
 
 }  // namespace

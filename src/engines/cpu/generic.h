@@ -9,8 +9,7 @@ namespace smla {
 
 // Support::lower_priority of the kernels that multiply with vdpbf16ps.
 inline const char* slow_bf16_dots_here(const Env& env) {
-    return env.slow_bf16_dots ? "on this processor bf16 dot products run at a quarter of the rate of f32 ones"
-                              : "";
+    return env.slow_bf16_dots ? "bf16 dot products on this processor run at a quarter of the f32 rate" : "";
 }
 
 template <class Op>

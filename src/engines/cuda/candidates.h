@@ -30,7 +30,7 @@ std::string refuse_f64(const Args& args) {
         [&](const smla_cache& cache) {
             found = found || cache.format == SMLA_ROW_F64 || cache.format == SMLA_STATE_F64;
         });
-    return found ? "f64 tensors: a GPU has kernels for f32, bf16 and f16" : "";
+    return found ? "f64 tensors are not supported on a GPU" : "";
 }
 
 // Returns the plan of a kernel without scratch and options.
@@ -49,7 +49,9 @@ CallPlan<Args> beside_plan(CallPlan<Args> plan) {
 }
 
 inline std::string refuse_width(int64_t width) {
-    return width > kMaxRowWidth ? text("rows of ", width, " values: more than ", kMaxRowWidth) : "";
+    return width > kMaxRowWidth
+               ? text("rows of ", width, " values are wider than the limit of ", kMaxRowWidth)
+               : "";
 }
 
 }  // namespace smla

@@ -37,7 +37,7 @@ constexpr Candidate<Args> ordered(const char* name) {
 
 std::string refuse_rows(const smla_tensor& rows) {
     const int64_t count = rows.shape[0] * rows.shape[1];
-    return count > INT32_MAX ? text(count, " rows: 2^31 or more") : "";
+    return count > INT32_MAX ? text(count, " rows exceed the limit of 2^31 - 1") : "";
 }
 
 CallPlan<smla_norm_args> plan_norm(const smla_norm_args& args, const Env&) {
@@ -49,7 +49,8 @@ CallPlan<smla_norm_args> plan_norm(const smla_norm_args& args, const Env&) {
 CallPlan<smla_rope_args> plan_rope(const smla_rope_args& args, const Env&) {
     const int64_t pairs = args.frequencies.shape[0];
     return beside_plan(plain_plan<smla_rope_args>(
-        pairs > kMaxRopePairs ? text(pairs, " rotated pairs: more than ", kMaxRopePairs) : refuse_f64(args),
+        pairs > kMaxRopePairs ? text(pairs, " rotated pairs exceed the limit of ", kMaxRopePairs)
+                              : refuse_f64(args),
         run_cuda_rope));
 }
 

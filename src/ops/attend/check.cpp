@@ -12,9 +12,9 @@ void check_source(const char* name, const smla_attend_source& source, int64_t wi
     if (source.cache.format == SMLA_FORMAT_NONE) return;
     const CacheView view(source.cache);
     SMLA_CHECK(view.width == width, text("args.", name, ".cache.width"), view.width,
-               text("the width of q: ", width));
+               text(width, " (the width of q)"));
     SMLA_CHECK(source.cache.format != SMLA_ROW_F64 || f64, text("args.", name, ".cache.format"), "row_f64",
-               "f64 q with an f64 cache");
+               "another format, because row_f64 requires f64 q");
 }
 
 // Checks the dimensions that determine the shapes of other fields, so it runs first.
@@ -25,13 +25,13 @@ void check_limits(const smla_attend_args& args) {
                text("1 to ", kMaxHeads, " heads"));
     SMLA_CHECK(width >= 1 && width <= 1024, "args.q.shape[2]", width, "1 to 1024");
     SMLA_CHECK(args.out.shape[2] >= 1 && args.out.shape[2] <= width, "args.out.shape[2]", args.out.shape[2],
-               text("1 to ", width, ": V is the first values of the K row"));
+               text("1 to ", width, " (V is a prefix of each K row)"));
 }
 
 // Throws unless the scale is also valid as f32, in which kernels multiply.
 void check_scale(const char* field, double scale, const float* override_scale) {
     SMLA_CHECK(override_scale || is_positive_f32(scale), field, scale,
-               "a finite number above 0, also in f32");
+               "a number that is finite and positive in f32");
 }
 
 // Kernels multiply by both scales and log2 e in one f32. Callers must limit scales behind pointers.
@@ -39,7 +39,7 @@ void check_factor(const smla_attend_args& args) {
     const double softmax = args.softmax_scale_device ? 1 : args.softmax_scale;
     const double q = args.q.dtype == SMLA_E4M3 && !args.q_scale_device ? args.q_scale : 1;
     SMLA_CHECK(softmax_fits_f32(softmax, q), "args.softmax_scale", args.softmax_scale,
-               "a number that q_scale and log2 e leave finite in f32");
+               "a number whose product with q_scale and log2(e) is finite in f32");
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ void AttendOp::check(const Args& args, const CheckContext& context) {
     if (fp8) check_scale("args.q_scale", args.q_scale, args.q_scale_device);
     else
         SMLA_CHECK(args.q_scale == 0 || args.q_scale == 1, "args.q_scale", args.q_scale,
-                   text("0 or 1: ", dtype_name(args.q.dtype), " queries have no scale, only e4m3 has"));
+                   text("0 or 1, because ", dtype_name(args.q.dtype), " queries have no scale"));
     check_factor(args);
 
     SMLA_CHECK(args.primary.cache.format != SMLA_FORMAT_NONE || args.extra.cache.format != SMLA_FORMAT_NONE,
@@ -98,7 +98,7 @@ void AttendOp::check(const Args& args, const CheckContext& context) {
     const int64_t pairs = args.out_frequencies.shape[0];
     SMLA_CHECK(
         2 * pairs <= args.out.shape[2], "args.out_frequencies.shape[0]", pairs,
-        text("at most ", args.out.shape[2] / 2, ": pairs of the ", args.out.shape[2], " channels of out"));
+        text("at most ", args.out.shape[2] / 2, " (pairs of the ", args.out.shape[2], " channels of out)"));
 }
 
 smla_rope_args rotation_of_out(const smla_attend_args& args) {

@@ -23,16 +23,16 @@ void CopyPagesOp::check(const Args& args, const CheckContext& context) {
     check_fields(args, context);
     const CacheView source(args.source), target(args.target);
     SMLA_CHECK(target.format == source.format, "args.target.format", target.format->name,
-               text("the format of source: ", source.format->name));
+               text(source.format->name, " (the format of source)"));
     SMLA_CHECK(target.width == source.width, "args.target.width", target.width,
-               text("the width of source: ", source.width));
+               text(source.width, " (the width of source)"));
     SMLA_CHECK(target.page_tokens == source.page_tokens, "args.target.page_tokens", target.page_tokens,
-               text("the page size of source: ", source.page_tokens));
+               text(source.page_tokens, " (the page size of source)"));
     // Scales behind pointers may be on a device, so the caller must keep them equal.
     const bool host_scales = !args.source.scale_device && !args.target.scale_device;
     SMLA_CHECK(source.format->scale != ScaleKind::per_tensor || !host_scales || source.scale == target.scale,
                "args.target.scale", double(target.scale),
-               text("the scale of source: ", double(source.scale)));
+               text(double(source.scale), " (the scale of source)"));
 }
 
 namespace {

@@ -30,7 +30,7 @@ void MapOp::check(const Args& args, const CheckContext& context) {
     check_fields(args, context);
     const int64_t columns = args.positions.shape[1], wanted = pool_of(args).columns(columns);
     SMLA_CHECK(args.rows.shape[1] == wanted, "args.rows.shape[1]", args.rows.shape[1],
-               text(wanted, ", of ", columns, args.pool_tokens > 1 ? " pools" : " positions"));
+               text(wanted, " (for ", columns, args.pool_tokens > 1 ? " pools)" : " positions)"));
 }
 
 Pool pool_of(const smla_map_args& args) {

@@ -23,9 +23,11 @@ std::span<const StageField> fields_of<smla_norm_args>() {
 void NormOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.kind == SMLA_NORM_RMS || args.kind == SMLA_NORM_LAYER, "args.kind", args.kind,
                "rms (0) or layer (1)");
-    SMLA_CHECK(is_positive_f32(args.eps), "args.eps", args.eps, "a finite number above 0, also in f32");
+    SMLA_CHECK(is_positive_f32(args.eps), "args.eps", args.eps,
+               "a number that is finite and positive in f32");
     check_fields(args, context);
-    SMLA_CHECK(!present(args.bias) || args.kind == SMLA_NORM_LAYER, "args.bias", "present", "absent for rms");
+    SMLA_CHECK(!present(args.bias) || args.kind == SMLA_NORM_LAYER, "args.bias", "present",
+               "absent for kind rms");
 }
 
 namespace {

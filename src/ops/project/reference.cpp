@@ -24,7 +24,7 @@ void ProjectOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.w.stride_elems[1] == 1 || args.w.stride_elems[2] == 1 || args.w.shape[2] <= 1 ||
                    args.w.shape[1] <= 1,
                "args.w.stride_elems", text(args.w.stride_elems[1], ", ", args.w.stride_elems[2]),
-               "1 in one of the last two dimensions");
+               "1 for one of the last two dimensions");
 }
 
 namespace {

@@ -36,9 +36,9 @@ std::span<const StageField> fields_of<smla_quant_index_q_args>() {
 void QuantIndexQOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.hadamard == 0 || args.hadamard == 1, "args.hadamard", args.hadamard, "0 or 1");
     SMLA_CHECK(args.amax_floor == 0 || is_positive_f32(args.amax_floor), "args.amax_floor", args.amax_floor,
-               "0 (the default, 1e-4) or a finite number above 0, also in f32");
+               "0 (the default, 1e-4) or a number that is finite and positive in f32");
     SMLA_CHECK(is_positive_f32(args.factor), "args.factor", args.factor,
-               "a finite number above 0, also in f32: Hi^-0.5 * D^-0.5");
+               "a number that is finite and positive in f32, usually Hi^-0.5 * D^-0.5");
     check_rope_style("args.rope_style", args.rope_style);
     check_fields(args, context);
     const int64_t width = args.q.shape[2];
@@ -47,14 +47,14 @@ void QuantIndexQOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(width >= 1, "args.q.shape[2]", width, "1 or more");
     if (args.hadamard)
         SMLA_CHECK(is_power_of_two(width), "args.q.shape[2]", width,
-                   "a power of two, for the Hadamard rotation");
+                   "a power of two (required by the Hadamard rotation)");
     const uint32_t plain = f64 ? dtype_bit(SMLA_F64) : dtypes(SMLA_F32, SMLA_BF16);
     if (present(args.rotated) && !f64)
         check_dtype("args.rotated", args.rotated, kFloats & ~dtype_bit(SMLA_F64));
     check_dtype("args.q_out", args.q_out, plain | dtypes(SMLA_E4M3, SMLA_E2M1));
     if (args.q_out.dtype == SMLA_E2M1) {
         SMLA_CHECK(width % 32 == 0, "args.q.shape[2]", width,
-                   "a multiple of 32: one e8m0 scale per 32 values");
+                   "a multiple of 32 (each e8m0 scale applies to 32 values)");
         check_even_strides("args.q_out", args.q_out);
     }
 }
@@ -62,7 +62,7 @@ void QuantIndexQOp::check(const Args& args, const CheckContext& context) {
 void check_even_strides(const char* field, const Tensor& tensor) {
     for (int i = 0; i + 1 < tensor.ndim; ++i)
         SMLA_CHECK(tensor.stride_elems[i] % 2 == 0, text(field, ".stride_elems[", i, "]"),
-                   tensor.stride_elems[i], "even: two e2m1 values share a byte");
+                   tensor.stride_elems[i], "an even number (two e2m1 values share a byte)");
 }
 
 namespace {

@@ -25,9 +25,9 @@ void check_rope_style(const char* field, smla_rope_style style) {
 void check_rotation(const char* field, int64_t first, const Tensor& frequencies, int64_t width) {
     const int64_t rotated = present(frequencies) ? 2 * frequencies.shape[0] : 0;
     SMLA_CHECK(rotated <= width, "args.frequencies.shape[0]", frequencies.shape[0],
-               text("at most ", width / 2, ": pairs of ", width, " channels"));
+               text("at most ", width / 2, " (pairs of the ", width, " channels)"));
     SMLA_CHECK(first >= 0 && first <= width - rotated, field, first,
-               text("0 to ", width - rotated, ": ", rotated, " of ", width, " channels rotate"));
+               text("0 to ", width - rotated, " (", rotated, " of ", width, " channels are rotated)"));
 }
 
 void RopeOp::check(const Args& args, const CheckContext& context) {

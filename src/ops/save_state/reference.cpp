@@ -30,12 +30,13 @@ void SaveStateOp::check(const Args& args, const CheckContext& context) {
     const int64_t tokens = args.kv.shape[0], width = args.kv.shape[1];
     if (present(args.ape)) {
         check_dtype("args.ape", args.ape, f64 ? kFloat32Or64 : dtype_bit(SMLA_F32));
-        SMLA_CHECK(args.ape.shape[0] >= 1, "args.ape.shape[0]", args.ape.shape[0], "the ratio, 1 or more");
+        SMLA_CHECK(args.ape.shape[0] >= 1, "args.ape.shape[0]", args.ape.shape[0],
+                   "1 or more (the compression ratio)");
     }
     SMLA_CHECK(args.slots.shape[0] <= tokens, "args.slots.shape[0]", args.slots.shape[0],
-               text("at most ", tokens, ", the tokens of kv"));
+               text("at most ", tokens, " (the tokens of kv)"));
     SMLA_CHECK(args.state.width == 2 * width, "args.state.width", args.state.width,
-               text(2 * width, ": kv and score of ", width, " channels each"));
+               text(2 * width, " (kv and score of ", width, " channels each)"));
 }
 
 namespace {

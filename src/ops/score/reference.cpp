@@ -30,16 +30,16 @@ void check_score_rules(const char* prefix, const smla_score_args& args) {
         check_even_strides(field(".q").c_str(), args.q);
     }
     const CacheView keys(args.keys);
-    SMLA_CHECK(keys.width == width, field(".keys.width"), keys.width, text("the width of q: ", width));
+    SMLA_CHECK(keys.width == width, field(".keys.width"), keys.width, text(width, " (the width of q)"));
     SMLA_CHECK(args.keys.format != SMLA_ROW_F64 || f64, field(".keys.format"), "row_f64",
-               "f64 q with f64 keys");
+               "another format, because row_f64 requires f64 q");
 }
 
 void ScoreOp::check(const Args& args, const CheckContext& context) {
     check_fields(args, context);
     check_score_rules("args", args);
     SMLA_CHECK(args.logits.shape[1] <= INT32_MAX, "args.logits.shape[1]", args.logits.shape[1],
-               "columns that fit in int32");
+               "at most 2^31 - 1 columns");
 }
 
 template <class Real>

@@ -31,7 +31,7 @@ std::span<const StageField> fields_of<smla_score_select_args>() {
 void ScoreSelectOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.columns >= 0, "args.columns", args.columns, "0 or more");
     SMLA_CHECK(!present(args.score.logits), "args.score.logits", "present",
-               "absent: logits are never stored whole");
+               "absent (the call does not store all logits)");
     const struct {
         const char* field;
         const Tensor& tensor;
@@ -42,7 +42,7 @@ void ScoreSelectOp::check(const Args& args, const CheckContext& context) {
                   {"args.select.request_of_token", args.select.request_of_token}};
     for (const auto& each : absent)
         SMLA_CHECK(!present(each.tensor), each.field, "present",
-                   "absent: scores, windows and requests are those of args.score");
+                   "absent (args.score contains scores, windows and requests)");
     check_fields(args, context);
     SMLA_CHECK(!present(args.select.rows) || present(args.score.request_of_token), "args.select.rows",
                "present", "absent without args.score.request_of_token");

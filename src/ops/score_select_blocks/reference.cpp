@@ -34,7 +34,7 @@ void ScoreSelectBlocksOp::check(const Args& args, const CheckContext& context) {
     if (present(args.block_maxima))
         SMLA_CHECK(args.block_maxima.shape[1] == block_count(args), "args.block_maxima.shape[1]",
                    args.block_maxima.shape[1],
-                   text(block_count(args), ": the blocks of ", args.columns, " columns"));
+                   text(block_count(args), " (the blocks of ", args.columns, " columns)"));
     if (present(args.best_blocks))
         SMLA_CHECK(args.best_blocks.shape[1] <= INT32_MAX, "args.best_blocks.shape[1]",
                    args.best_blocks.shape[1], "at most 2^31 - 1");

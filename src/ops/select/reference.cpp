@@ -24,7 +24,8 @@ void check_select_rules(const char* prefix, const smla_select_args& args, bool f
     if (present(args.selected))
         check_dtype(field(".selected").c_str(), args.selected, f64 ? kFloat32Or64 : dtype_bit(SMLA_F32));
     if (!present(args.rows)) return;
-    SMLA_CHECK(args.page_tokens >= 1, field(".page_tokens"), args.page_tokens, "1 or more, with rows");
+    SMLA_CHECK(args.page_tokens >= 1, field(".page_tokens"), args.page_tokens,
+               "1 or more, because args.rows is present");
     SMLA_CHECK(args.page_rows == 0 || args.page_rows >= args.page_tokens, field(".page_rows"), args.page_rows,
                text("0, or at least page_tokens (", args.page_tokens, ")"));
 }
@@ -37,12 +38,11 @@ BlockTable row_table_of(const smla_select_args& args) {
 void SelectOp::check(const Args& args, const CheckContext& context) {
     check_fields(args, context);
     const int64_t columns = args.scores.shape[1];
-    SMLA_CHECK(columns <= INT32_MAX, "args.scores.shape[1]", columns, "columns that fit in int32");
+    SMLA_CHECK(columns <= INT32_MAX, "args.scores.shape[1]", columns, "at most 2^31 - 1 columns");
     check_select_rules("args", args, args.scores.dtype == SMLA_F64);
-    SMLA_CHECK(!present(args.ids) || !args.relative, "args.relative", 1,
-               "0 with ids: an id does not count from a window");
+    SMLA_CHECK(!present(args.ids) || !args.relative, "args.relative", 1, "0, because args.ids is present");
     SMLA_CHECK(!present(args.ids) || !present(args.rows), "args.rows", "present",
-               "absent with ids: an id is no position");
+               "absent, because args.ids is present");
 }
 
 namespace {

@@ -38,9 +38,9 @@ void check_norm(const smla_write_args& args) {
     SMLA_CHECK(args.norm_kind == SMLA_NORM_RMS || args.norm_kind == SMLA_NORM_LAYER, "args.norm_kind",
                args.norm_kind, "rms (0) or layer (1)");
     SMLA_CHECK(!present(args.norm_weight) || is_positive_f32(args.eps), "args.eps", args.eps,
-               "a finite number above 0, also in f32");
+               "a number that is finite and positive in f32");
     SMLA_CHECK(!present(args.norm_bias) || (present(args.norm_weight) && args.norm_kind == SMLA_NORM_LAYER),
-               "args.norm_bias", "present", "absent without norm_weight, and for rms");
+               "args.norm_bias", "present", "absent (a bias requires norm_weight and norm_kind layer)");
 }
 
 void check_write(const smla_write_args& args, uint32_t formats, const CheckContext& context) {
@@ -53,13 +53,13 @@ void check_write(const smla_write_args& args, uint32_t formats, const CheckConte
     const int64_t given = args.head.shape[1] + (present(args.tail) ? args.tail.shape[1] : 0);
     SMLA_CHECK(given == width,
                present(args.tail) ? "args.head.shape[1] + args.tail.shape[1]" : "args.head.shape[1]", given,
-               text("the width of the cache: ", width));
+               text(width, " (the width of the cache)"));
     SMLA_CHECK(args.slots.shape[0] <= tokens, "args.slots.shape[0]", args.slots.shape[0],
-               text("at most the tokens of head: ", tokens));
+               text("at most ", tokens, " (the tokens of head)"));
     check_rotation("args.rope_first", args.rope_first, args.frequencies, width);
     if (!present(args.values)) return;
     SMLA_CHECK(args.values.shape[1] == width, "args.values.shape[1]", args.values.shape[1],
-               text("the width of the cache: ", width));
+               text(width, " (the width of the cache)"));
     if (!is_f64(args.head) && !is_f64(args.tail))
         check_dtype("args.values", args.values, kFloats & ~dtype_bit(SMLA_F64));
 }
@@ -67,7 +67,8 @@ void check_write(const smla_write_args& args, uint32_t formats, const CheckConte
 }  // namespace
 
 void WriteKvOp::check(const Args& args, const CheckContext& context) {
-    SMLA_CHECK(args.hadamard == 0, "args.hadamard", args.hadamard, "0: only index keys are rotated by H_D");
+    SMLA_CHECK(args.hadamard == 0, "args.hadamard", args.hadamard,
+               "0 (only index keys have a Hadamard rotation)");
     check_write(args, kKvFormats, context);
 }
 
@@ -76,7 +77,7 @@ void WriteIndexOp::check(const Args& args, const CheckContext& context) {
     check_write(args, kIndexFormats, context);
     const int64_t width = CacheView(args.cache).width;
     SMLA_CHECK(!args.hadamard || is_power_of_two(width), "args.cache.width", width,
-               "a power of two, to rotate");
+               "a power of two (required by the Hadamard rotation)");
 }
 
 namespace {

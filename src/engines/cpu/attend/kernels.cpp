@@ -14,9 +14,9 @@ using Args = smla_attend_args;
 // Kernels with a fixed distance between keys support at most kWidest values per key.
 Support supports_f32(const Micro& micro, smla_isa isa, const Args& args, const Env& env) {
     if (std::string why = why_no_isa(isa, env.isa); !why.empty()) return {why};
-    if (args.q.dtype == SMLA_F64) return {"f64 queries: the generic kernel computes in double"};
+    if (args.q.dtype == SMLA_F64) return {"f64 queries are supported only by the generic kernel"};
     if (micro.row_words && args.q.shape[2] > kWidest)
-        return {text("keys of ", args.q.shape[2], " values: more than ", kWidest)};
+        return {text("keys of ", args.q.shape[2], " values are wider than the limit of ", kWidest)};
     return {};
 }
 
@@ -25,17 +25,17 @@ Support supports_bf16(smla_isa isa, const Args& args, const Env& env) {
     if (std::string why = why_no_isa(isa, env.isa); !why.empty()) return {why};
     const int width = int(args.q.shape[2]), values = int(args.out.shape[2]);
     if (width > kWidest || width % 64 || values % 64)
-        return {text("for multiples of 64 values up to ", kWidest, ", got keys of ", width, " and values of ",
-                     values)};
+        return {text("it requires widths that are multiples of 64 up to ", kWidest, ", got keys of ", width,
+                     " and values of ", values)};
     if (args.q.dtype != SMLA_BF16 && args.q.dtype != SMLA_E4M3)
-        return {text("q must hold bf16 values, got ", dtype_name(args.q.dtype))};
+        return {text("q must be bf16, got ", dtype_name(args.q.dtype))};
     for (const smla_attend_source* source : {&args.primary, &args.extra}) {
         const Format* const format = find_format(source->cache.format);
         if (!format) continue;
-        if (format->id == SMLA_ROW_F32) return {"row_f32 keys do not fit bf16"};
+        if (format->id == SMLA_ROW_F32) return {"row_f32 keys cannot be converted to bf16 exactly"};
 #if defined(__x86_64__)
         if (!kAvx512Bf16.decoder(format->id, width).rows)
-            return {text("no decoder of ", format->name, " into pairs of bf16")};
+            return {text(format->name, " keys are not supported")};
 #endif
     }
     if (isa == SMLA_ISA_AMX) return {why_no_tiles()};

@@ -123,10 +123,10 @@ CallPlan<smla_compress_args> plan_compress(const smla_compress_args& args, const
     if (std::string why = why_no_isa(Kernel.isa, env.isa); !why.empty())
         return refuse_call<smla_compress_args>(std::move(why));
     if (args.state.format == SMLA_STATE_F64)
-        return refuse_call<smla_compress_args>("f64 states: the generic kernel computes in double");
+        return refuse_call<smla_compress_args>("f64 states are supported only by the generic kernel");
     if (const int64_t width = CacheView(args.cache).width; width % kChannels != 0)
         return refuse_call<smla_compress_args>(
-            text("entries of ", width, " channels are no multiple of ", kChannels));
+            text("the width of entries, ", width, ", is not a multiple of ", kChannels));
     CallPlan<smla_compress_args> plan;
     plan.scratch = scratch_bytes(args, env);
     plan.launch = [](const smla_compress_args& call, const Env& at) { Compression(Kernel, call, at).run(); };

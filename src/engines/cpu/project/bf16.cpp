@@ -114,11 +114,11 @@ namespace smla::cpu {
 
 std::string refuse_bf16_product(const smla_project_args& args, const Env& env) {
     if (std::string why = why_no_isa(SMLA_ISA_AVX512_BF16, env.isa); !why.empty()) return why;
-    if (args.w.dtype != SMLA_BF16) return text(dtype_name(args.w.dtype), " weights");
-    if (args.x.dtype != SMLA_BF16) return text(dtype_name(args.x.dtype), " activations");
+    if (args.w.dtype != SMLA_BF16) return text(dtype_name(args.w.dtype), " weights are not supported");
+    if (args.x.dtype != SMLA_BF16) return text(dtype_name(args.x.dtype), " activations are not supported");
     if (args.out.dtype != SMLA_BF16 && args.out.dtype != SMLA_F32)
-        return text(dtype_name(args.out.dtype), " outputs");
-    if (args.x.shape[2] % 2) return "an odd inner dimension";
+        return text(dtype_name(args.out.dtype), " outputs are not supported");
+    if (args.x.shape[2] % 2) return "odd inner dimensions are not supported";
     return "";
 }
 

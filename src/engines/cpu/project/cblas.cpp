@@ -114,12 +114,12 @@ void multiply_group(const Args& args, int64_t g, int64_t block, const Scratch& s
 std::string refuse_cblas(const Args& args, const Env&) {
     if (!cblas().sgemm) return cblas().why_none;
     for (const Tensor* tensor : {&args.x, &args.w, &args.out})
-        if (tensor->dtype == SMLA_F64) return "f64 tensors: cpu_generic_project takes them";
+        if (tensor->dtype == SMLA_F64) return "f64 tensors are supported only by cpu_generic_project";
     constexpr int64_t limit = int64_t(1) << 31;  // CBLAS uses int for sizes
     for (const Tensor* tensor : {&args.x, &args.w, &args.out})
         for (int i = 0; i < 3; ++i)
             if (tensor->shape[i] >= limit || tensor->stride_elems[i] >= limit)
-                return "a dimension or stride of 2^31 or more";
+                return "dimensions and strides of 2^31 or more are not supported";
     return "";
 }
 

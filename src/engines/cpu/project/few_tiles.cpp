@@ -35,18 +35,18 @@ int64_t tile_rows(const Args& args) {
 // Returns why the kernel does not support such tensors with any number of tokens; empty if it does.
 std::string refuse_tensors(const Args& args, const Env& env) {
     if (std::string why = why_no_isa(SMLA_ISA_AMX, env.isa); !why.empty()) return why;
-    if (args.w.dtype != SMLA_BF16) return text(dtype_name(args.w.dtype), " weights");
+    if (args.w.dtype != SMLA_BF16) return text(dtype_name(args.w.dtype), " weights are not supported");
     if (args.x.dtype == SMLA_F64 || args.out.dtype == SMLA_F64)
-        return "f64 tensors: cpu_generic_project takes them";
-    if (env.batch_invariant) return "batch-invariant, and larger batches take another kernel";
+        return "f64 tensors are supported only by cpu_generic_project";
+    if (env.batch_invariant) return "batch-invariant mode excludes kernels for a limited number of tokens";
     if (along_inner(args) && args.w.stride_elems[1] % 2)
-        return "rows of weights an odd number of values apart";
+        return "odd row strides of weights are not supported";
     return why_no_tiles();
 }
 std::string refuse_tokens(const Args& args) {
     const int64_t tokens = args.x.shape[0], most = kMostRows / parts(args);
     if (tokens >= kLeastTokens && tokens <= most) return "";
-    return text(tokens, " tokens, made for ", kLeastTokens, " to ", most);
+    return text(tokens, " tokens are outside the supported range of ", kLeastTokens, " to ", most);
 }
 
 int64_t padded(const Args& args) { return ceil_div(args.x.shape[2], kStep) * kStep; }

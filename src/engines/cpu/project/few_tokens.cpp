@@ -29,9 +29,9 @@ constexpr int64_t kPass = 64;  // maximum tokens whose x is in f32; fewer with a
 std::string refuse_tokens(const Args& args, const Env& env) {
     const bool dots = !env.slow_bf16_dots && cpu::refuse_bf16_product(args, env).empty();
     if (env.batch_invariant)
-        return dots ? "batch-invariant, and cpu_avx512_bf16_project takes any batch" : "";
+        return dots ? "batch-invariant mode uses cpu_avx512_bf16_project for any number of tokens" : "";
     const int64_t most = args.w.dtype == SMLA_BF16 && !dots ? kPass : kTogether;
-    return args.x.shape[0] > most ? text("more than ", most, " tokens") : "";
+    return args.x.shape[0] > most ? text(args.x.shape[0], " tokens exceed the limit of ", most) : "";
 }
 
 struct Scratch {
@@ -48,9 +48,9 @@ Scratch carve(Arena& arena, const Args& args) {
 std::string refuse(const Args& args, smla_isa needed, const Env& env) {
     if (std::string why = why_no_isa(needed, env.isa); !why.empty()) return why;
     if (args.w.dtype != SMLA_F32 && args.w.dtype != SMLA_BF16)
-        return text(dtype_name(args.w.dtype), " weights");
+        return text(dtype_name(args.w.dtype), " weights are not supported");
     for (const Tensor* each : {&args.x, &args.out})
-        if (each->dtype == SMLA_F64) return "f64 tensors: cpu_generic_project takes them";
+        if (each->dtype == SMLA_F64) return "f64 tensors are supported only by cpu_generic_project";
     return refuse_tokens(args, env);
 }
 

@@ -66,10 +66,10 @@ void run_score(const ScoreKernel& kernel, int rows, const smla_score_args& args,
 
 Support supports_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env) {
     if (std::string why = why_no_isa(kernel.isa, env.isa); !why.empty()) return {why};
-    if (args.q.dtype == SMLA_F64) return {"f64 queries: the generic kernel computes in double"};
+    if (args.q.dtype == SMLA_F64) return {"f64 queries are supported only by the generic kernel"};
     if (!kernel.bf16_operands) return {};
-    if (args.q.dtype == SMLA_F32) return {"f32 queries do not fit bf16 operands"};
-    if (args.keys.format == SMLA_ROW_F32) return {"row_f32 keys do not fit bf16 operands"};
+    if (args.q.dtype == SMLA_F32) return {"f32 queries cannot be converted to bf16 exactly"};
+    if (args.keys.format == SMLA_ROW_F32) return {"row_f32 keys cannot be converted to bf16 exactly"};
     if (kernel.isa == SMLA_ISA_AMX) return {why_no_tiles()};
     return {.lower_priority = slow_bf16_dots_here(env)};
 }

@@ -22,8 +22,8 @@ struct StreamedKernels {
     StreamedKernels(const smla_score_args& score_args, const smla_select_args& select_args, const Env& env)
         : score(choose_score_kernel(score_args, env)), select(choose_select_kernel(select_args, env)) {}
     const char* refusal() const {
-        if (!score) return "no tiled score kernel runs these arguments";
-        return select ? "" : "no threshold select kernel runs these arguments";
+        if (!score) return "no tiled score kernel supports these arguments";
+        return select ? "" : "no threshold select kernel supports these arguments";
     }
 };
 

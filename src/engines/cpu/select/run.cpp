@@ -160,7 +160,7 @@ void run_select(const SelectKernel& kernel, int64_t capacity, const smla_select_
 
 Support supports_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env) {
     if (std::string why = why_no_isa(kernel.isa, env.isa); !why.empty()) return {why};
-    if (args.scores.dtype == SMLA_F64) return {"f64 scores: the generic kernel compares in double"};
+    if (args.scores.dtype == SMLA_F64) return {"f64 scores are supported only by the generic kernel"};
     return {};
 }
 

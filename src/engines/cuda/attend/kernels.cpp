@@ -25,23 +25,25 @@ std::string refuse_source(const char* name, const smla_attend_source& source, in
     if (!is_aligned(view.data, kCopyBytes) || view.page_stride % kCopyBytes ||
         (view.format->packing == Packing::row && view.row_stride % kCopyBytes))
         return text(name, " pages and rows must be aligned to ", kCopyBytes, " bytes");
-    return source.rows.shape[1] > INT32_MAX - tile_keys ? text(name, " lists more than 2^31 rows") : "";
+    return source.rows.shape[1] > INT32_MAX - tile_keys
+               ? text("the ", name, " lists have more than 2^31 columns")
+               : "";
 }
 
 std::string refuse_widths(const Args& args) {
     if ((args.q.shape[2] == 576 || args.q.shape[2] == 512) && args.out.shape[2] == kValueWidth) return "";
-    return text("for keys of 576 or 512 values and values of ", kValueWidth, " values, got ", args.q.shape[2],
-                " and ", args.out.shape[2]);
+    return text("it requires keys of width 512 or 576 and values of width ", kValueWidth, ", got ",
+                args.q.shape[2], " and ", args.out.shape[2]);
 }
 
 // Returns why the kernels for Hopper do not support a call; empty if they do.
 std::string refuse_sm90(const Args& args, const Env& env) {
 #ifndef SMLA_CUDA_SM90A
-    return "this build has no code of sm_90a";
+    return "this build has no code for sm_90a";
 #endif
     if (env.device->facts().capability != 90)
-        return text("for sm_90, the device is sm_", env.device->facts().capability);
-    if (args.q.dtype != SMLA_BF16) return text("q must hold bf16 values, got ", dtype_name(args.q.dtype));
+        return text("it requires sm_90; the device is sm_", env.device->facts().capability);
+    if (args.q.dtype != SMLA_BF16) return text("q must be bf16, got ", dtype_name(args.q.dtype));
     if (std::string why = refuse_widths(args); !why.empty()) return why;
     if (!rows_are_aligned(args.q, 16) || !rows_are_aligned(args.out, 16))
         return "rows of q and out must be aligned to 16 bytes";
@@ -50,7 +52,8 @@ std::string refuse_sm90(const Args& args, const Env& env) {
         if (std::string why = refuse_source(name, *source, 64); !why.empty()) return why;
         const CacheView view(source->cache);
         if (source->cache.pages * (view.page_stride / 8) >= UINT32_MAX)
-            return text("a ", name, " cache of 32 GiB or more");  // latent_producer.cuh uses units of 8 bytes
+            return text("the ", name,
+                        " cache has 32 GiB or more");  // latent_producer.cuh uses units of 8 bytes
     }
     return "";
 }
@@ -63,8 +66,8 @@ std::string refuse_raw(const Args& args, const Env& env) {
     const smla_format first = args.primary.cache.format,
                       one_scale = args.q.shape[2] == 512 ? SMLA_FP8_512 : SMLA_FP8_576;
     if ((first == one_scale || first == scaled_format(args)) && !has_cache(args.extra)) return "";
-    return text("for ", find_format(one_scale)->name, " or ", find_format(scaled_format(args))->name,
-                " records of one cache");
+    return text("it requires a single cache of ", find_format(one_scale)->name, " or ",
+                find_format(scaled_format(args))->name, " records");
 }
 
 std::string refuse_decoding(const Args& args, const Env& env) {
@@ -75,42 +78,45 @@ std::string refuse_decoding(const Args& args, const Env& env) {
     };
     const bool unscaled = both(SMLA_ROW_BF16) || (args.q.shape[2] == 512 && both(SMLA_FP8_584));
     const int few = unscaled ? kFewHeads : kSomeHeads;
-    if (args.q.shape[1] <= few) return text("for more than ", few, " heads");
+    if (args.q.shape[1] <= few) return text("it requires more than ", few, " heads");
     if (unscaled) return "";
     if (first != scaled_format(args) || second)
-        return args.q.shape[2] == 512 ? "for bf16 rows, fp8_584 records, or fp8_528 records of one cache"
-                                      : "for bf16 rows, or fp8_656 records of one cache";
-    return args.precision == SMLA_PRECISION_ROUNDED ? ""
-                                                    : "it rounds keys to 16 bits, and precision is exact";
+        return args.q.shape[2] == 512
+                   ? "it requires bf16 rows, fp8_584 records, or a single cache of fp8_528 records"
+                   : "it requires bf16 rows, or a single cache of fp8_656 records";
+    return args.precision == SMLA_PRECISION_ROUNDED
+               ? ""
+               : "it rounds keys to 16 bits, which precision exact does not allow";
 }
 
 std::string refuse_mma_source(const char* name, const smla_attend_source& source) {
     const smla_cache& cache = source.cache;
     if (!has_cache(source)) return "";
-    if (cache.format == SMLA_ROW_F32) return "row_f32 keys do not fit 16-bit operands";
+    if (cache.format == SMLA_ROW_F32) return "row_f32 keys cannot be converted to 16 bits exactly";
     if (!has_shape(kMma, cache.format))
-        return text("no operands of ", find_format(cache.format)->name, " keys");
+        return text(find_format(cache.format)->name, " keys are not supported");
     if (std::string why = refuse_source(name, source, 32); !why.empty()) return why;
     const CacheView view(cache);
     const int64_t between = source.rows.stride_elems[1];
     if (view.page_stride / 16 > UINT32_MAX || view.row_stride > UINT32_MAX || between != int32_t(between))
-        return text(name, " pages, rows or listed entries lie too far apart");  // BlockSource has 32 bits
+        return text("a stride of the ", name,
+                    " pages, rows or lists exceeds 32 bits");  // BlockSource has 32 bits
     return "";
 }
 
 // Operands are 16-bit floats, so q must be bf16, or e4m3, which bf16 represents exactly.
 std::string refuse_mma(const Args& args, const Env& env) {
     if (args.q.dtype != SMLA_BF16 && args.q.dtype != SMLA_E4M3)
-        return text("q must hold bf16 values, got ", dtype_name(args.q.dtype));
+        return text("q must be bf16, got ", dtype_name(args.q.dtype));
     if (std::string why = refuse_widths(args); !why.empty()) return why;
     for (const auto& [name, source] : {std::pair("primary", &args.primary), {"extra", &args.extra}})
         if (std::string why = refuse_mma_source(name, *source); !why.empty()) return why;
     const smla_format first = args.primary.cache.format, second = args.extra.cache.format;
     if (first && second && key_form(first) != key_form(second))
-        return text("keys of ", find_format(first)->name, " and of ", find_format(second)->name,
-                    " become different operands");
+        return text("caches of ", find_format(first)->name, " and ", find_format(second)->name,
+                    " cannot be combined");
     if (first && second && has_bf16_rope(first) != has_bf16_rope(second))
-        return "one cache has bf16 rope and the other has not";
+        return "caches with and without bf16 RoPE values cannot be combined";
     // Neighboring values are loaded and stored as one pair.
     if ((args.q.dtype == SMLA_BF16 && !rows_are_aligned(args.q, 4)) ||
         !rows_are_aligned(args.out, dtype_bits(args.out.dtype) / 4))
@@ -119,7 +125,7 @@ std::string refuse_mma(const Args& args, const Env& env) {
     const size_t needed = std::max(shared_bytes(kManyHeads, width, KeyForm::codes),
                                    shared_bytes(kManyHeads, width, KeyForm::rows));
     if (needed > env.device->facts().shared_bytes)
-        return text("needs ", needed, " bytes of shared memory, the device has ",
+        return text("it requires ", needed, " bytes of shared memory; the device has ",
                     env.device->facts().shared_bytes);
     return "";
 }
@@ -140,14 +146,13 @@ std::string lower_priority(const BlockKernel& kernel, const Best& best, const Ar
     const BlockKernel& other = raw ? kDecodingKernel : kRawKernel;
     if (other.refuse(args, env).empty()) {
         if (env.batch_invariant)
-            return raw ? text("batch-invariant results of more than ", kSomeHeads, " heads are those of ",
-                              kSm90)
+            return raw ? text("batch-invariant mode uses ", kSm90, " for more than ", kSomeHeads, " heads")
                        : "";
         if (best_schedule(other.name, args, env).cycles >= best.cycles) return "";
-        return text("for so many tokens, heads and rows ", other.name, " is faster");
+        return text(other.name, " is faster for these numbers of tokens, heads and rows");
     }
     if (env.batch_invariant || best.all_tiles >= best.schedule.shape->least_tiles) return "";
-    return text("for so few tokens and rows ", kMma, " is faster");
+    return text(kMma, " is faster for these numbers of tokens and rows");
 }
 
 template <const BlockKernel& K>
@@ -157,7 +162,7 @@ CallPlan<Args> plan(const Args& args, const Env& env) {
     const Best best = best_schedule(K.name, args, env);
     const Schedule schedule = best.schedule;
     if (schedule.blocks() > INT32_MAX)
-        return refuse_call<Args>(text(schedule.blocks(), " tasks: 2^31 or more"));
+        return refuse_call<Args>(text(schedule.blocks(), " tasks exceed the limit of 2^31 - 1"));
     plan.lower_priority = lower_priority(K, best, args, env);
     plan.scratch = schedule.workspace();
     plan.scratch_of_fewer = env.batch_invariant ? 0 : most_workspace(args, env);

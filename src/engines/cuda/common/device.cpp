@@ -121,8 +121,8 @@ public:
         const int capability = environment_number("SMLA_PRETEND_CAPABILITY").value_or(facts_.capability);
         if (!has_code_for(capability))
             fail(SMLA_UNSUPPORTED, "args.device_index", text(facts_.name, ", sm_", capability),
-                 text("a GPU that this build has code for: ", built_list(),
-                      " and later minor versions of each"));
+                 text("a GPU that this build supports: ", built_list(),
+                      " or a later minor version of one of them"));
     }
     smla_device_type type() const override { return SMLA_CUDA; }
     int32_t index() const override { return index_; }
@@ -259,11 +259,11 @@ std::unique_ptr<Device> open_cuda_device(int32_t index) {
     if (result != cudaSuccess || count == 0) {
         cudaGetLastError();
         fail(SMLA_UNSUPPORTED, "args.engine",
-             text("cuda, but the CUDA driver says: ",
+             text("the cuda engine requires an NVIDIA GPU, but the CUDA driver reports: ",
                   result == cudaSuccess ? "no device" : cudaGetErrorString(result)),
-             "an NVIDIA GPU and its driver");
+             "");
     }
-    SMLA_CHECK(index < count, "args.device_index", index, text("below ", count, ", the number of GPUs"));
+    SMLA_CHECK(index < count, "args.device_index", index, text("below ", count, " (the number of GPUs)"));
     return std::make_unique<CudaDevice>(index);
 }
 

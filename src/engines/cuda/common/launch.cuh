@@ -16,7 +16,7 @@ namespace smla::cuda {
 // Returns the blocks along x, at most 2^31 - 1.
 inline unsigned grid_of(int64_t blocks) {
     if (blocks > INT32_MAX)
-        fail(SMLA_UNSUPPORTED, "args", text(blocks, " blocks of a grid"), "at most 2^31 - 1");
+        fail(SMLA_UNSUPPORTED, "args", text("a grid of ", blocks, " blocks"), "at most 2^31 - 1");
     return unsigned(blocks);
 }
 

@@ -65,8 +65,8 @@ public:
     }
 
     void refuse_capture(const char* field, smla_stream stream) const override {
-        SMLA_CHECK(!device_.capturing(stream), field, "capturing",
-                   "a stream outside of captures: build before a graph is captured, and before each replay");
+        SMLA_CHECK(!device_.capturing(stream), field, "a stream in capture",
+                   "a stream that is not being captured; build before the capture and before each replay");
     }
 
     char* next() override {

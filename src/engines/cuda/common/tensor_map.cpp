@@ -13,7 +13,8 @@ decltype(&cuTensorMapEncodeTiled) encoder() {
     SMLA_CUDA_CALL(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
                                                     cudaEnableDefault, &found));
     if (found != cudaDriverEntryPointSuccess)
-        fail(SMLA_DEVICE_ERROR, "the driver", "no cuTensorMapEncodeTiled", "a driver of CUDA 12.0 or later");
+        fail(SMLA_DEVICE_ERROR, "the driver", "a driver without cuTensorMapEncodeTiled",
+             "a driver for CUDA 12.0 or later");
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
 }
 

@@ -51,8 +51,7 @@ void run_lt(const Args& args, const Env& env, const LtRoute& route, const Produc
 CallPlan<Args> plan_lt(const Args& args, const Env& env) {
     const LtRoute route = lt_route(args, env.budget);
     CallPlan<Args> plan = refuse_call<Args>(route.refusal);
-    if (plan.refusal.empty() && cublaslt().library.empty())
-        plan.refusal = "no cuBLASLt library was found at run time";
+    if (plan.refusal.empty() && cublaslt().library.empty()) plan.refusal = "no cuBLASLt library was found";
     if (!plan.refusal.empty()) return plan;
     if (route.scratch()) plan.scratch = kWorkspaceHeader + kLtAlignment + route.scratch();
     if (env.device->type() != SMLA_CUDA) return plan;  // a described device launches nothing
@@ -60,7 +59,7 @@ CallPlan<Args> plan_lt(const Args& args, const Env& env) {
     Products products;
     each_pass(args, route, [&](int64_t first, int64_t tokens) {
         const auto product = product_of(lt_shape(args, route, first, tokens), env);
-        if (!product) plan.unprepared = "a product of new shapes in a stream that is being captured";
+        if (!product) plan.unprepared = "a product with new shapes in a stream that is being captured";
         else if (plan.refusal.empty()) plan.refusal = product->refusal();
         products.push_back(product);
     });

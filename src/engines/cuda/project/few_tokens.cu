@@ -241,21 +241,23 @@ bool along_k(const Tensor& w) { return w.stride_elems[2] == 1; }
 
 std::string refuse_few(const Args& args, int most_tokens, const Env& env) {
     const Tensor &x = args.x, &w = args.w;
-    if (x.shape[0] > most_tokens) return text(x.shape[0], " tokens: made for up to ", most_tokens);
-    if (env.batch_invariant) return "batch-invariant: sums in another order than those of more tokens";
-    if (w.dtype != SMLA_F32 && w.dtype != SMLA_BF16) return "made for weights of f32 and bf16";
-    if (!is_half_or_f32(x) || !is_half_or_f32(args.out)) return "made for f32, bf16 and f16";
+    if (x.shape[0] > most_tokens) return text(x.shape[0], " tokens exceed the limit of ", most_tokens);
+    if (env.batch_invariant)
+        return "batch-invariant mode excludes kernels whose summation order depends on the number of tokens";
+    if (w.dtype != SMLA_F32 && w.dtype != SMLA_BF16) return "weights must be f32 or bf16";
+    if (!is_half_or_f32(x) || !is_half_or_f32(args.out)) return "x and out must be f32, bf16 or f16";
     if (w.shape[1] > INT32_MAX || w.shape[2] > INT32_MAX / kFewTokensLimit)
-        return "sums of 2^28 products or more";
+        return "a dimension of w exceeds its limit";
     if (along_k(w)) {
         if (w.shape[2] % kLane != 0 || !aligned(w, {0, 1}) || x.stride_elems[2] != 1 || !aligned(x, {0, 1}))
-            return "x or w are no rows of 16-byte pieces";
+            return "rows of x and w must be contiguous and aligned to 16 bytes";
         return "";
     }
     if (w.stride_elems[1] != 1 || w.shape[1] % kLane != 0 || !aligned(w, {0, 2}))
-        return "w is dense neither along k nor along n, in 16-byte pieces";
+        return "w must be contiguous along k or n and aligned to 16 bytes";
     if (kFewTokensLimit * w.shape[2] * int64_t(sizeof(float)) > kMostShared)
-        return text("sums of ", w.shape[2], " products, w dense along n: x does not fit shared memory");
+        return text("x with ", w.shape[2],
+                    " values per token does not fit in shared memory, which w contiguous along n requires");
     return "";
 }
 

@@ -27,14 +27,14 @@ int64_t lead_of_tokens(const Tensor& t) { return t.shape[0] > 1 ? t.stride_elems
 
 std::string refuse_dtypes(const Args& args) {
     for (const Tensor* tensor : {&args.x, &args.w, &args.out})
-        if (tensor->dtype == SMLA_F64) return "f64 tensors: a GPU has kernels for f32, bf16 and f16";
+        if (tensor->dtype == SMLA_F64) return "f64 tensors are not supported on a GPU";
     if (args.w.dtype == SMLA_F16 && args.x.dtype != SMLA_F16)
-        return text("f16 weights with ", dtype_name(args.x.dtype), " x: only with f16");
+        return text("f16 weights require x in f16, got ", dtype_name(args.x.dtype));
     return "";
 }
 
 std::string refuse_strides(const Args& args) {
-    if (args.w.shape[2] == 0) return "an empty sum";
+    if (args.w.shape[2] == 0) return "the inner dimension is 0";
     const int64_t rows = along_k(args.w) ? args.w.shape[2] : args.w.shape[1];
     if (lead_of_weight(args.w) < rows) return "rows of w overlap";
     if (lead_of_tokens(args.x) < args.x.shape[2]) return "rows of x overlap";

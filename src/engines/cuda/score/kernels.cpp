@@ -8,7 +8,7 @@ namespace smla::cuda {
 namespace {
 
 std::string refuse_generic(const smla_score_args& args, const Env&) {
-    return args.q.dtype == SMLA_F64 ? "f64 tensors: a GPU has kernels for f32, bf16 and f16" : "";
+    return args.q.dtype == SMLA_F64 ? "f64 tensors are not supported on a GPU" : "";
 }
 
 constexpr ScoreKernel kKernels[] = {

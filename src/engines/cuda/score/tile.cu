@@ -391,16 +391,16 @@ void run_tiles(const ScoreTile& task, size_t shared_bytes, const Env& env) {
 
 std::string refuse_score_tile(const smla_score_args& args, const Env& env) {
     const smla_format format = args.keys.format;
-    if (args.q.dtype == SMLA_F64 || args.q.dtype == SMLA_F32)
-        return "q is f32 or f64, mma multiplies 16-bit floats";
-    if (args.q.shape[2] != kTileWidth) return text("width ", args.q.shape[2], ", made for ", kTileWidth);
-    if (format == SMLA_ROW_F32) return "keys are f32, mma multiplies 16-bit floats";
-    if (args.q.shape[0] > INT32_MAX) return "more than 2^31 tokens";
+    if (args.q.dtype == SMLA_F64 || args.q.dtype == SMLA_F32) return "q must be a 16-bit or narrower float";
+    if (args.q.shape[2] != kTileWidth)
+        return text("it requires a width of ", kTileWidth, ", got ", args.q.shape[2]);
+    if (format == SMLA_ROW_F32) return "row_f32 keys cannot be converted to 16 bits exactly";
+    if (args.q.shape[0] > INT32_MAX) return "calls of 2^31 tokens or more are not supported";
     const CacheView keys(args.keys);
-    if (!keys_aligned(keys, format, 4)) return "pages or rows of keys do not lie at multiples of 4 bytes";
+    if (!keys_aligned(keys, format, 4)) return "pages and rows of keys must be aligned to 4 bytes";
     const TilePlan plan(args, 1, env);
     if (env.device->facts().shared_bytes < plan.shared_bytes)
-        return text("needs ", plan.shared_bytes, " bytes of shared memory, the device has ",
+        return text("it requires ", plan.shared_bytes, " bytes of shared memory; the device has ",
                     env.device->facts().shared_bytes);
     return {};
 }

@@ -349,18 +349,21 @@ void run_part(const Args& args, const Plan& plan, const Plan::Scratch& scratch, 
 
 // Returns why the score kernels cannot run the call. A block of a list must not cross the end of a page.
 std::string refuse_streamed(const Args& args, const Env& env) {
-    if (smla::present(args.starts)) return "starts: made for windows from column 0 on";
+    if (smla::present(args.starts)) return "args.starts is not supported";
     const std::string refusal = refuse_score_tile(score_args_of(args), env);
     if (!refusal.empty()) return refusal;
     if (!smla::present(args.blocks))
         return choose_score_kernel(score_args_of(args), env)
                    ? ""
-                   : "the score kernel that is demanded cannot run it";
-    if (!env.allows(Stage::score, "cuda_mma_score")) return "only cuda_mma_score reads its table";
+                   : "the score kernel that the context allows does not support these arguments";
+    if (!env.allows(Stage::score, "cuda_mma_score"))
+        return "args.blocks requires cuda_mma_score, which the context does not allow";
     const CacheView keys(args.keys);
     if (keys.page_tokens % args.block_size || keys.page_rows % args.block_size)
-        return text("pages of ", keys.page_tokens, " tokens, made for whole blocks of ", args.block_size);
-    if (keys.pages > INT32_MAX >> part_bits(args)) return text(keys.pages, " pages: too many for its table");
+        return text("pages of ", keys.page_tokens, " tokens are not divisible into blocks of ",
+                    args.block_size);
+    if (keys.pages > INT32_MAX >> part_bits(args))
+        return text(keys.pages, " pages exceed the limit of the block table");
     return {};
 }
 

@@ -179,7 +179,7 @@ CallPlan<Args> plan_streamed(const Args& args, const Env& env) {
     if (!score) return refuse_call<Args>("no score kernel of this engine supports these arguments");
     const Plan cut(args, env, env.budget);
     if (!cut.can_select(env))
-        return refuse_call<Args>(text(env.demanded[size_t(Stage::select)], " does not support parts of ",
+        return refuse_call<Args>(text(env.demanded[size_t(Stage::select)], " does not support tiles of ",
                                       cut.part_tokens, " tokens and ", cut.part_columns, " columns"));
     CallPlan<Args> plan;
     plan.scratch = cut.bytes(env);

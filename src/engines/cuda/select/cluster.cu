@@ -402,9 +402,9 @@ struct Cutting {
 }  // namespace
 
 std::string refuse_cluster(int64_t tokens, int64_t columns, int64_t k, const Env& env) {
-    if (env.device->facts().capability < 90) return "clusters exist from sm_90 on";
+    if (env.device->facts().capability < 90) return "clusters require sm_90 or later";
     if (k == 0 || Cutting(tokens, columns, env).parts == 0)
-        return text("made for rows that a cluster holds, not for k ", k, " of ", columns, " columns");
+        return text("a cluster cannot hold rows of ", columns, " columns for k ", k);
     return {};
 }
 

@@ -46,17 +46,16 @@ SelectInput select_input(const smla_select_args& args) {
 
 Support supports_cluster(const SelectInput& input, int64_t k, const Env& env) {
     const int64_t columns = input.end - input.begin;
-    if (input.kept_scores) return {"columns kept of earlier parts"};
+    if (input.kept_scores) return {"selections that continue earlier parts are not supported"};
     if (std::string why = refuse_cluster(input.tokens, columns, k, env); !why.empty()) return {why};
     if (!cluster_pays(input.tokens, columns, env))
-        return {.lower_priority = "made for few long rows, whose clusters all run at once"};
+        return {.lower_priority = "other kernels are faster unless all clusters run concurrently"};
     return {};
 }
 
 Support supports_registers(const SelectInput& input, int64_t, const Env&) {
-    if (input.kept_scores) return {"columns kept of earlier parts"};
-    if (!registers_select(input))
-        return {text("made for short rows, not for ", input.end - input.begin, " columns")};
+    if (input.kept_scores) return {"selections that continue earlier parts are not supported"};
+    if (!registers_select(input)) return {text("rows of ", input.end - input.begin, " columns are too long")};
     return {};
 }
 
@@ -92,7 +91,9 @@ template <const SelectKernel& Kernel>
 CallPlan<smla_select_args> plan_select(const smla_select_args& args, const Env& env) {
     using Args = smla_select_args;
     if (args.ids.ndim)
-        return &Kernel == std::end(kKernels) - 1 ? plan_ids(args, env) : refuse_call<Args>("lists with ids");
+        return &Kernel == std::end(kKernels) - 1
+                   ? plan_ids(args, env)
+                   : refuse_call<Args>("args.ids is supported only by the generic kernel");
     CallPlan<Args> plan{{refuse_f64(args)}};
     if (!plan.refusal.empty()) return plan;
     const SelectInput input = select_input(args);

@@ -434,11 +434,11 @@ int parts_of(int64_t tokens, int64_t columns, const Env& env) {
 }  // namespace
 
 std::string refuse_sampled(int64_t columns, int64_t k) {
-    if (k > kMostWinners || k == 0) return text("k ", k, ", made for 1 to ", kMostWinners);
+    if (k > kMostWinners || k == 0) return text("k must be 1 to ", kMostWinners, ", got ", k);
     const double share = double(samples_of(columns)) / double(std::max<int64_t>(columns, 1)),
                  rank = double(k) * share;
     if (columns > kRoom && rank + 3 * std::sqrt(rank) > kExpectedMost * share)
-        return text("a sample of ", columns, " columns says too little about their best ", k);
+        return text("a sample of ", columns, " columns cannot bound the best ", k, " closely enough");
     return {};
 }
 

@@ -24,28 +24,30 @@ bool is_for_few(const Args& args) {
 std::string refuse_slow(const Args& args) {
     const int64_t tokens = args.x.shape[0];
     if (tokens < 5 || (tokens <= 8 && !has_enough_tiles(args)))
-        return text(tokens, " tokens: cuda_few_project is faster");
+        return text("cuda_few_project is faster for ", tokens, " tokens");
     if (is_for_few(args) || cublaslt().library.empty()) return "";
     const int64_t blocks = args.w.shape[0] * ceil_div(args.w.shape[1], 128) * ceil_div(tokens, 64);
     if (args.w.shape[2] > kLongSum || blocks < kEnoughBlocks)
-        return text(tokens, " tokens, sums of ", args.w.shape[2], ": cuda_cublaslt_project is faster");
+        return text("cuda_cublaslt_project is faster for ", tokens, " tokens and ", args.w.shape[2],
+                    " products per output");
     return "";
 }
 
 std::string refuse_mma(const Args& args, const Env& env) {
     const Tensor &x = args.x, &w = args.w;
-    if (env.batch_invariant) return "batch-invariant: sums in another order than those of more tokens";
-    if (x.dtype != SMLA_F32 || w.dtype != SMLA_BF16) return "made for x of f32 and weights of bf16";
-    if (!is_half_or_f32(args.out)) return "made for f32, bf16 and f16";
-    if (w.shape[1] < kPiece) return text(w.shape[1], " outputs: made for 8 and more");
+    if (env.batch_invariant)
+        return "batch-invariant mode excludes kernels whose summation order depends on the number of tokens";
+    if (x.dtype != SMLA_F32 || w.dtype != SMLA_BF16) return "x must be f32 and w bf16";
+    if (!is_half_or_f32(args.out)) return "out must be f32, bf16 or f16";
+    if (w.shape[1] < kPiece) return text("it requires at least 8 outputs, got ", w.shape[1]);
     if (x.shape[0] > INT32_MAX / 2 || w.shape[1] > INT32_MAX / 2 || w.shape[2] > INT32_MAX / 2)
-        return "2^30 tokens, outputs or products of a sum and more";
+        return "dimensions of 2^30 or more are not supported";
     if (w.shape[2] % kPiece != 0 || x.stride_elems[2] != 1 || !aligned(x, {0, 1}))
-        return "x is no rows of 16-byte pieces";
+        return "rows of x must be contiguous and aligned to 16 bytes";
     const bool along_k = w.stride_elems[2] == 1;
     if (!along_k && (w.stride_elems[1] != 1 || w.shape[1] % kPiece != 0))
-        return "w is dense neither along k nor along n, in 16-byte pieces";
-    if (!aligned(w, {0, along_k ? 1 : 2})) return "w is no rows of 16-byte pieces";
+        return "w must be contiguous along k or n and aligned to 16 bytes";
+    if (!aligned(w, {0, along_k ? 1 : 2})) return "rows of w must be aligned to 16 bytes";
     return refuse_slow(args);
 }
 
