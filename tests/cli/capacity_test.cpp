@@ -34,7 +34,7 @@ TEST(CliCapacity, NamesOfTheHubAreAnsweredWithTheModel) {
         for (const char* command : {"capacity", "explain"}) {
             const auto error = error_of({command, "--model", hub}, 2);
             EXPECT_EQ(error["field"], hub);
-            EXPECT_EQ(error["wanted"], "a config.json or its folder; did you mean --model " + name + "?");
+            EXPECT_EQ(error["got"], "no such file or folder; did you mean --model " + name + "?");
         }
     for (const char* path : {"no/such/model", "nowhere/config.json", "/", "no_such.json"})
         EXPECT_EQ(error_of({"capacity", "--model", path}, 2)["message"].get<std::string>().find("did you"),
@@ -270,7 +270,7 @@ TEST(CliCapacity, LayersWithoutCaches) {
 
 TEST(CliCapacity, MtpLayersOnlyWhenAskedFor) {
     const auto without = capacity(kV32), with = capacity(kV32, {"--mtp"});
-    EXPECT_NE(without["note"].get<std::string>().find("1 MTP layer not counted"), std::string::npos);
+    EXPECT_NE(without["note"].get<std::string>().find("1 MTP layer not included"), std::string::npos);
     EXPECT_EQ(total(with, "bytes_per_token"), 62 * (656 + 132));
     EXPECT_EQ(total(with, "layers"), 62);
     EXPECT_EQ(total(capacity(kV32, {"--layers", "2"}), "bytes_per_token"), 2 * 788);
@@ -361,7 +361,7 @@ TEST(CliCapacity, Errors) {
     EXPECT_EQ(memory["wanted"], "a size such as 80GiB, 80GB or 80 (GiB), at most 1e+09");
     const auto layers = error_of({"capacity", "--model", v32.path(), "--layers", "70"}, 2);
     EXPECT_EQ(layers["field"], "--layers");
-    EXPECT_EQ(layers["wanted"], "1 to 62, the layers of the model");
+    EXPECT_EQ(layers["wanted"], "1 to 62 (the layers of the model)");
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ TEST(CliVerify, ADemandedKernelIsLookedForWhereItIs) {
             EXPECT_EQ(error["field"], "--kernel");
             EXPECT_EQ(error["got"], kernel);
             EXPECT_EQ(
-                error.value("wanted", "").rfind("a kernel of the cpu engine: that of CUDA is not here (", 0),
+                error.value("wanted", "").rfind("a kernel of the cpu engine, because the cuda engine is not available (", 0),
                 0u)
                 << error;
         }
@@ -85,7 +85,7 @@ TEST(CliVerify, AProblemRunsAgainByItsName) {
     EXPECT_EQ(error_of({"verify", "--problem", "17"}, 2)["field"], "--problem");
     EXPECT_EQ(error_of({"verify", "--problem", "no_kernel/17"}, 2)["field"], "--problem");
     EXPECT_EQ(error_of({"verify", "--problem", "reference/17"}, 2)["wanted"],
-              "a kernel of one stage: name it with --stage");
+              "a kernel of a single stage; select the stage with --stage");
 }
 
 }  // namespace

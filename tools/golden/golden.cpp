@@ -83,10 +83,11 @@ void check_chunks(const Golden& golden, const std::string& file) {
     for (const auto& plan : golden.chunk_plans) {
         int64_t sum = 0;
         for (const int32_t tokens : plan) {
-            SMLA_CHECK(tokens > 0, file + ": chunk_plans", tokens, "1 or more tokens a step");
+            SMLA_CHECK(tokens > 0, file + ": chunk_plans", tokens, "at least 1 token per step");
             sum += tokens;
         }
-        SMLA_CHECK(sum == golden.tokens, file + ": chunk_plans", sum, text(golden.tokens, " tokens in all"));
+        SMLA_CHECK(sum == golden.tokens, file + ": chunk_plans", sum,
+                   text(golden.tokens, " tokens in total"));
     }
 }
 
@@ -167,12 +168,12 @@ void check_tensor(const Golden& golden, const std::string& name, const Rule& rul
     const smla_dtype dtype = golden.file.tensor(name).view.dtype;
     const bool whole = dtype == SMLA_I32 || dtype == SMLA_I64;
     if (rule.whole_numbers) {
-        SMLA_CHECK(whole, field, dtype_name(dtype), "whole numbers");
+        SMLA_CHECK(whole, field, dtype_name(dtype), "an integer dtype");
         for (const double each : golden.values(name))
             SMLA_CHECK(each >= double(rule.least) && each <= double(rule.most), field, each,
                        text(rule.least, " to ", rule.most));
     } else {
-        SMLA_CHECK(whole || dtype_bit(dtype) & kFloats, field, dtype_name(dtype), "numbers");
+        SMLA_CHECK(whole || dtype_bit(dtype) & kFloats, field, dtype_name(dtype), "a numeric dtype");
     }
 }
 
@@ -198,7 +199,7 @@ Golden load_golden(const std::string& path) {
     const std::string suffix = ".safetensors";
     SMLA_CHECK(
         path.size() > suffix.size() && path.compare(path.size() - suffix.size(), suffix.size(), suffix) == 0,
-        "--golden", path, "a .safetensors file with a .json beside it");
+        "--golden", path, "a .safetensors file with a .json file of the same name");
     const std::string json_path = path.substr(0, path.size() - suffix.size()) + ".json";
     const std::string file = fs::path(json_path).filename().string();
     const JsonDocument meta = parse_json(read_text_file(json_path, 1 << 24), file, {64, 1000000});
@@ -227,7 +228,7 @@ Golden load_golden(const std::string& path) {
         each.config = parse_config(each.config_json, file + ": config");
         const std::string hidden = "in.hidden" + each.suffix;
         if (!out.file.has(hidden))
-            fail(SMLA_DATA_ERROR, out.file.name() + ": tensor " + hidden, "absent", "the layer's input");
+            fail(SMLA_DATA_ERROR, out.file.name() + ": tensor " + hidden, "absent", "the input of the layer");
         out.check_shape(hidden, {out.batch, out.tokens, each.config.common.hidden_size});
         out.layers.push_back(std::move(each));
     }

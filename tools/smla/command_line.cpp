@@ -59,11 +59,11 @@ Error unexpected_argument(const CLI::App& app) {
     const std::string near = nearest(word, known_words(command));
     if (&command == &app && word == "report")
         return Error(SMLA_INVALID_ARGUMENT, "argument", word,
-                     "python -m smla report: the Python package makes reports");
+                     "python -m smla report, because reports are a feature of the Python package");
     const bool is_option = !word.empty() && word.front() == '-';
     const std::string name = &command == &app ? "smla" : "smla " + command.get_name();
     return Error(SMLA_INVALID_ARGUMENT, is_option ? "option" : "argument", word,
-                 "what " + name + " --help lists" + (near.empty() ? "" : "; did you mean " + near + "?"));
+                 "one that " + name + " --help lists" + (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
 // Makes an Error of a parse failure. Messages of our validators ("--threads: got x, wanted y") and common
@@ -88,7 +88,7 @@ Error wrong_value(const CLI::App& app, const std::string& message) {
     if (message.starts_with(kFlag) && equals != std::string::npos)  // values of other options have validators
         return Error(SMLA_INVALID_ARGUMENT, message.substr(std::strlen(kFlag), equals - std::strlen(kFlag)),
                      message.substr(equals + 3), "no value, because it is a flag");
-    return Error(SMLA_INVALID_ARGUMENT, "command line", message, "what " + help + " says");
+    return Error(SMLA_INVALID_ARGUMENT, "command line", message, "a command line as in " + help);
 }
 
 // Where an error names an option of a context or the field that it sets: what gave the value, the option or
@@ -198,9 +198,11 @@ int run(int argc, char** argv) {
     } catch (const Error& error) {
         code = tool.report(as_given(error, {argv, argv + argc}));
     } catch (const std::bad_alloc&) {
-        code = tool.report(Error(SMLA_OUT_OF_MEMORY, "memory", "none left", "more, or a smaller problem"));
+        code = tool.report(
+            Error(SMLA_OUT_OF_MEMORY, "memory", "no free memory", "more memory, or a smaller problem"));
     } catch (const std::exception& error) {
-        code = tool.report(Error(SMLA_INTERNAL, "smla", error.what(), "no such error: please report it"));
+        code =
+            tool.report(Error(SMLA_INTERNAL, "smla", error.what(), "no exception; please report this bug"));
     }
     if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
         std::fputs("smla: error: stdout cannot be written\n", stderr);

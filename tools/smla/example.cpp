@@ -46,9 +46,11 @@ void prepare(const fs::path& folder, bool force) {
     std::error_code error;
     fs::create_directories(folder, error);
     const bool empty = !error && fs::is_empty(folder, error);
-    if (error) fail(SMLA_IO_ERROR, "--out " + folder.string(), error.message(), "a folder that can be made");
-    SMLA_CHECK(empty || force || made_here(folder), "--out", folder.string() + ", which holds other files",
-               "a new or empty folder, one that smla example made, or --force to write into it");
+    if (error)
+        fail(SMLA_IO_ERROR, "--out " + folder.string(), text("cannot create the folder: ", error.message()),
+             "");
+    SMLA_CHECK(empty || force || made_here(folder), "--out", folder.string() + ", which contains other files",
+               "a new or empty folder, a folder written by smla example, or --force to write into it");
 }
 
 // Tensors of a golden file under new names. Keeps their memory until they are written.
@@ -74,7 +76,7 @@ std::string shell_word(const std::string& word) {
 int example(const Tool& tool, const Options& options) {
     const golden::Golden golden = golden::load_golden(options.golden);
     SMLA_CHECK(size_t(options.layer) < golden.layers.size(), "--layer", options.layer,
-               text("0 to ", golden.layers.size() - 1, ", a layer of the file"));
+               text("0 to ", golden.layers.size() - 1, " (the layers of the file)"));
     const golden::GoldenLayer& layer = golden.layers[size_t(options.layer)];
     const fs::path folder(options.out);
     prepare(folder, options.force);
@@ -119,12 +121,12 @@ void add_example(CLI::App& app, Tool& tool) {
     CLI::App* command = tool.command(app, "example", "Unpack a golden file into a checkpoint folder to run",
                                      "  smla example --golden tests/goldens/D6.safetensors --out v32\n  smla "
                                      "run v32 --hidden v32/hidden.safetensors --out y.safetensors");
-    command->add_option("--golden", options->golden, "The golden file")->required();
-    command->add_option("--out", options->out, "The folder to make")->required();
+    command->add_option("--golden", options->golden, "Golden file to unpack")->required();
+    command->add_option("--out", options->out, "Folder to create")->required();
     command->add_option("--layer", options->layer, "Number of the layer within the file, from 0")
         ->check(whole_number(0, kMostLayers))
         ->capture_default_str();
-    command->add_flag("--force", options->force, "Write into a folder that holds other files");
+    command->add_flag("--force", options->force, "Write into a folder that contains other files");
     tool.action(command, [&tool, options] { return example(tool, *options); });
 }
 

@@ -307,7 +307,7 @@ void check(const Options& options, const CLI::App& command) {
     const auto require = [&](const char* option, bool there, const char* wanted) {
         if (command.count(option) && !there)
             fail(SMLA_INVALID_ARGUMENT, option, command.get_option(option)->as<std::string>(),
-                 text("it together with ", wanted));
+                 text("this option only together with ", wanted));
     };
     const bool stage = !options.stage.empty(), decode = options.test == "decode";
     require("--tokens", stage || decode, "--case decode or --stage");
@@ -400,7 +400,7 @@ void add_bench(CLI::App& app, Tool& tool) {
         ->transform(one_of({"attend", "score", "select"}));
     command->add_flag("--list", options->list, "Print the cases of the suite without running them");
     command->add_flag("--quick", options->bench.quick, "Run few cases with small caches, in seconds");
-    command->add_option("--seconds", options->bench.seconds, "Time spent repeating each case")
+    command->add_option("--seconds", options->bench.seconds, "Seconds to repeat each case")
         ->check(positive_number(kMostSeconds, "seconds"))
         ->capture_default_str();
     const auto count = [&](const char* name, int64_t& value, const char* about, int64_t most) {

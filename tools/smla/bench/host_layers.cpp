@@ -114,7 +114,7 @@ class ZeroCheckpoint {
 public:
     explicit ZeroCheckpoint(const Model& model) {
         std::string pattern = (std::filesystem::temp_directory_path() / "smla_bench_XXXXXX").string();
-        if (!mkdtemp(pattern.data())) fail(SMLA_IO_ERROR, "TMPDIR", pattern, "a folder that can be written");
+        if (!mkdtemp(pattern.data())) fail(SMLA_IO_ERROR, "TMPDIR", pattern, "a writable folder");
         folder_ = pattern;
         std::ofstream(folder_ / "config.json") << model.config.dump();
         write_weights(model);
@@ -147,7 +147,7 @@ private:
         file << text;
         file.close();
         if (!file || truncate(path.c_str(), int64_t(sizeof length + length) + end) != 0)
-            fail(SMLA_IO_ERROR, path, std::strerror(errno), "a file that can be written");
+            fail(SMLA_IO_ERROR, path, text("cannot write the file: ", std::strerror(errno)), "");
     }
     std::filesystem::path folder_;
 };

@@ -119,7 +119,7 @@ std::string layers_note(const AttentionConfig& config, int64_t layers, const Opt
         out = "config.json has no num_hidden_layers: one layer is assumed (--layers sets their number)";
     if (mtp)
         out += text(out.empty() ? "" : "; ", mtp, " MTP ", mtp == 1 ? "layer" : "layers",
-                    options.mtp ? " counted" : " not counted (--mtp counts)");
+                    options.mtp ? " included" : " not included (--mtp includes them)");
     int64_t linear = 0;
     for (int64_t layer = 0; layer < layers; ++layer) linear += config.layer_kind(layer) == LayerKind::linear;
     if (linear)
@@ -153,7 +153,8 @@ Fit fit(const Options& options, const Totals& totals, int64_t layers) {
         const double of_device = double(parse_device("--device", options.device).memory_bytes);
         if (out.memory == 0 && !is_product(options.device))
             fail(SMLA_INVALID_ARGUMENT, "--device", options.device,
-                 text("a product, whose memory is known (", joined(device_products()), "), or --memory too"));
+                 text("a GPU product of known memory (", joined(device_products()),
+                      "), or --memory in addition"));
         if (out.memory == 0) out.memory = of_device;
     }
     out.per_request = totals.per_gpu;
@@ -164,7 +165,7 @@ Fit fit(const Options& options, const Totals& totals, int64_t layers) {
     if (out.memory == 0) return out;
     SMLA_CHECK(out.per_request > 0, options.memory_gib > 0 ? "--memory" : "--device",
                options.memory_gib > 0 ? text(options.memory_gib) : options.device,
-               text("layers with caches that are counted; these ", layers, " have none"));
+               text("a model with caches; these ", layers, " layers have none"));
     const double left = std::max(0.0, out.memory - out.weights_per_gpu);
     out.requests = options.dp * int64_t(std::floor(left / out.per_request));
     return out;
@@ -178,7 +179,8 @@ std::string fit_text(const Fit& fit, const Options& options) {
     std::string out;
     if (!fit.requests)
         out = text("One request of ", options.context, " tokens takes ", bytes_text(fit.per_request),
-                   gpus == 1 ? "" : " on each GPU", "; --memory 80GiB or --device H200 says how many fit.\n");
+                   gpus == 1 ? "" : " on each GPU",
+                   "; use --memory 80GiB or --device H200 to compute how many fit.\n");
     else
         out = paint(Colour::bold, fmt::format("{}{} {} of {} tokens {} in {}{}{}.", bounded ? "At most " : "",
                                               *fit.requests, *fit.requests == 1 ? "request" : "requests",
@@ -207,7 +209,7 @@ int capacity(const Tool& tool, const Options& options) {
     const int64_t most = config.common.layers + config.common.mtp_layers;
     if (config.common.layers)
         SMLA_CHECK(options.layers <= most, "--layers", options.layers,
-                   text("1 to ", most, ", the layers of the model"));
+                   text("1 to ", most, " (the layers of the model)"));
     const int64_t layers = main + (options.mtp && !options.layers ? config.common.mtp_layers : 0);
     CacheChoice choice = choose_caches(config, options.kv_format, options.index_format, options.page_tokens);
     choice.f64 = choice.kv == SMLA_ROW_F64;
@@ -271,7 +273,9 @@ void add_capacity(CLI::App& app, Tool& tool) {
     command->add_option("--context", options->context, "Tokens of a request")
         ->transform(token_count(1, int64_t(1) << 31))
         ->capture_default_str();
-    command->add_option("--memory", options->memory_gib, "Memory of each GPU: 80GiB, 80GB, 80 (GiB)")
+    command
+        ->add_option("--memory", options->memory_gib,
+                     "Memory of each GPU, such as 80GiB or 80GB; a number without a unit is in GiB")
         ->transform(memory_size(kMostGib));
     command->add_option("--device", options->device,
                         "GPU that determines the memory if --memory is absent: " + joined(device_products()));
@@ -282,7 +286,7 @@ void add_capacity(CLI::App& app, Tool& tool) {
     const auto parallel = [&](const char* name, int64_t& value, const char* about) {
         command->add_option(name, value, about)->check(whole_number(1, 1 << 16))->capture_default_str();
     };
-    parallel("--tp", options->tp, "Tensor parallelism: divides weights; each GPU holds the whole cache");
+    parallel("--tp", options->tp, "Tensor parallelism: divides weights; each GPU stores the whole cache");
     parallel("--dp", options->dp, "Data parallelism: number of groups of GPUs, each with separate requests");
     parallel("--dcp", options->dcp,
              "Decode-context parallelism: divides the tokens of a request; must be a divisor of --tp");
@@ -298,12 +302,14 @@ void add_capacity(CLI::App& app, Tool& tool) {
     command->add_option("--page-tokens", options->page_tokens, "Tokens per KV page")
         ->check(whole_number(1, 1 << 20))
         ->capture_default_str();
-    command->add_option("--step-tokens", options->step_tokens, "Tokens of a request in one step, at most")
+    command
+        ->add_option("--step-tokens", options->step_tokens,
+                     "Maximum number of tokens of a request in one step")
         ->transform(token_count(1, 1 << 24))
         ->capture_default_str();
     command->add_option("--layers", options->layers, "Number of layers; default: the config's")
         ->check(whole_number(1, kMaxLayers));
-    command->add_flag("--mtp", options->mtp, "Count the multi-token-prediction layers too");
+    command->add_flag("--mtp", options->mtp, "Include the multi-token-prediction layers");
     tool.action(command, [&tool, options] { return capacity(tool, *options); });
 }
 

@@ -22,17 +22,19 @@ void add_file(const fs::path& path, double& total, double& experts) {
     uint64_t bytes = 0;
     file.read(reinterpret_cast<char*>(&bytes), sizeof bytes);  // little endian, as all supported processors
     const std::string name = path.filename();
-    if (!file || bytes > kMaxHeader) fail(SMLA_DATA_ERROR, name, "no header", "a safetensors file");
+    if (!file || bytes > kMaxHeader)
+        fail(SMLA_DATA_ERROR, name, "a file without a header", "a safetensors file");
     std::string header(bytes, ' ');
     file.read(header.data(), std::streamsize(bytes));
-    if (!file) fail(SMLA_DATA_ERROR, name, "a header cut off", "a safetensors file");
+    if (!file) fail(SMLA_DATA_ERROR, name, "a truncated header", "a safetensors file");
     const JsonDocument json = parse_json(header, name);
     for (const auto& [tensor, entry] : json.items()) {
         if (tensor == "__metadata__") continue;
         const Json offsets = entry.is_object() ? entry.value("data_offsets", Json()) : Json();
         SMLA_CHECK(offsets.is_array() && offsets.size() == 2 && offsets[0].is_number_unsigned() &&
                        offsets[1].is_number_unsigned() && offsets[0] <= offsets[1],
-                   name + ": tensor " + tensor, json_text(offsets), "data_offsets: begin and end");
+                   name + ": tensor " + tensor, json_text(offsets),
+                   "a list of two integers in data_offsets (begin, end)");
         const double size = offsets[1].get<double>() - offsets[0].get<double>();
         total += size;
         if (tensor.find(".experts.") != std::string::npos) experts += size;
@@ -60,7 +62,7 @@ Weights read_weights(const std::string& model) {
                                 ? json["metadata"]["total_size"]
                                 : Json();
         SMLA_CHECK(number.is_number() && number.get<double>() > 0, out.source + ": metadata.total_size",
-                   json_text(number), "bytes of all tensors; --weights-gib gives them instead");
+                   json_text(number), "the bytes of all tensors; alternatively, set --weights-gib");
         out.total = number.get<double>();
         if (json.contains("weight_map") && json["weight_map"].is_object())
             for (const auto& [tensor, file] : json["weight_map"].items())

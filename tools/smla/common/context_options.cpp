@@ -20,7 +20,7 @@ smla_engine engine_of_kernel(const std::string& kernel) {
     const std::string why = why_no_engine(SMLA_ENGINE_CUDA);
     if (!why.empty())
         fail(SMLA_UNSUPPORTED, "--kernel", kernel,
-             "a kernel of the cpu engine: that of CUDA is not here (" + why + ")");
+             "a kernel of the cpu engine, because the cuda engine is not available (" + why + ")");
     return SMLA_ENGINE_CUDA;
 }
 
@@ -55,7 +55,8 @@ void ContextOptions::add(CLI::App& command) {
         ->capture_default_str()
         ->group(kGroup);
     command
-        .add_option("--isa", isa, "Instruction set of the cpu engine (default: SMLA_ISA, else the best here)")
+        .add_option("--isa", isa,
+                    "Instruction set of the cpu engine (default: SMLA_ISA, else the best of this processor)")
         ->transform(one_of(isa_names()))
         ->type_name("auto|scalar|avx2|avx512|avx512_bf16|amx|neon")
         ->group(kGroup);
@@ -76,7 +77,7 @@ void ContextOptions::add(CLI::App& command) {
         ->group(kGroup);
     command
         .add_flag("--batch-invariant", batch_invariant,
-                  "A token's bits never depend on what else is in the batch")
+                  "The result of a token does not depend on other tokens of the batch")
         ->group(kGroup);
 }
 

@@ -18,7 +18,7 @@ std::string pick_hidden(const SafetensorsFile& file, const std::string& name) {
     const std::vector<std::string> names = file.names();
     if (names.size() != 1)
         fail(SMLA_DATA_ERROR, file.name() + ": tensor hidden", "absent",
-             "a tensor hidden or hidden_states, or --hidden-name");
+             "a tensor named hidden or hidden_states; otherwise use --hidden-name");
     return names[0];
 }
 
@@ -64,7 +64,7 @@ LayerInput read_input(const std::string& path, const std::string& name, int64_t 
     out.tokens = out.hidden.view.shape[1];
     SMLA_CHECK(out.batch >= 1 && out.tokens >= 1, field, describe(out.hidden.view), "at least one token");
     SMLA_CHECK(out.batch <= kMost && out.tokens <= kMost, field, describe(out.hidden.view),
-               text("at most ", kMost, " sequences, of as many tokens"));
+               text("at most ", kMost, " sequences and ", kMost, " tokens per sequence"));
     if (file.has("position_ids")) {
         out.positions = file.tensor("position_ids");
         Tensor& view = out.positions.view;
@@ -92,11 +92,11 @@ std::vector<HostTensor> read_others(const std::string& path, const std::vector<i
         const std::string name = other_hidden(layer);
         if (!file.has(name))
             fail(SMLA_DATA_ERROR, file.name() + ": tensor " + name, "absent",
-                 text("hidden states of layer ", layer, ", which layer ", reader, " reads"));
+                 text("the hidden states of layer ", layer, ", which layer ", reader, " reads"));
         out.push_back(read_tensor(path, name, kFloats, input.batch, input.tokens));
         const int64_t width = input.hidden.view.shape[2];
         SMLA_CHECK(out.back().view.shape[2] == width, file.name() + ": tensor " + name,
-                   describe(out.back().view), text("rows of ", width));
+                   describe(out.back().view), text("rows of width ", width));
     }
     return out;
 }

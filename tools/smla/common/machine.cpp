@@ -74,10 +74,7 @@ std::string build_type() {
 #endif
 }
 
-std::string why_no_gpu() {
-    const std::string why = why_no_engine(SMLA_ENGINE_CUDA), no_engine = "cuda; wanted ";
-    return why.starts_with(no_engine) ? "requires " + why.substr(no_engine.size()) : why;
-}
+std::string why_no_gpu() { return why_no_engine(SMLA_ENGINE_CUDA); }
 
 Document gpu_facts() {
     const std::string why = why_no_gpu();

@@ -117,8 +117,7 @@ AttentionConfig load_model(const std::string& model) {
     const bool path = model.find('/') != std::string::npos || model.ends_with(".json");
     if (!path) return published_model(model);
     if (const std::string near = model_in_path(model); !near.empty())
-        fail(SMLA_IO_ERROR, model, "no such file or folder",
-             text("a config.json or its folder; did you mean --model ", near, "?"));
+        fail(SMLA_IO_ERROR, model, text("no such file or folder; did you mean --model ", near, "?"), "");
     return load_config(model);
 }
 

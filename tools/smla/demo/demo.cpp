@@ -96,7 +96,8 @@ void add_demo(CLI::App& app, Tool& tool) {
                      "  smla demo v32 glm5\n"
                      "  smla example --golden tests/goldens/D6.safetensors --out v32\n"
                      "  smla example --golden tests/goldens/G1.safetensors --out glm5");
-    command->add_option("folders", options->folders, "Folders that smla example made")->required();
+    command->add_option("folders", options->folders, "Checkpoint folders written by smla example")
+        ->required();
     options->context.add(*command);
     tool.action(command, [&tool, options] { return demo(tool, *options); });
 }

@@ -154,7 +154,7 @@ std::string describe(const Document& facts) {
            line("build", facts["build"].get<std::string>()) + line("gpu", gpu_text(facts["gpu"])) +
            line("cuda", cuda_text(facts["cuda"])) + line("cpu", facts["cpu"].get<std::string>()) +
            line("cores", cores_text(facts)) + (nodes.empty() ? "" : line("memory nodes", nodes)) +
-           line("isa", text("best here ", facts["best_isa"].get<std::string>())) +
+           line("isa", text("best supported: ", facts["best_isa"].get<std::string>())) +
            line("tiles", facts["tiles"].get<std::string>()) +
            line("context", facts["context"].get<std::string>()) +
            line("memory", bytes_text(facts["memory_bytes"].get<double>()) + ", " +
@@ -216,7 +216,7 @@ void add_doctor(CLI::App& app, Tool& tool) {
     CLI::App* command =
         tool.command(app, "doctor", "Show this machine's hardware and engines, and run a self-test",
                      "  smla doctor\n  smla doctor --isa avx2\n  smla doctor --json");
-    command->add_flag("--no-self-test", options->no_self_test, "Show facts only");
+    command->add_flag("--no-self-test", options->no_self_test, "Show facts without running the self-test");
     options->context.add(*command);
     tool.action(command, [&tool, options] { return doctor(tool, *options); });
 }

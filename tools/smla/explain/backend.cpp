@@ -79,10 +79,10 @@ std::string as_text(const BackendChoice& selection) {
             out += fmt::format("    {}\n", !able ? "not supported: " + joined(verdict.refusals, "; ")
                                            : selection.forced.empty()
                                                ? "supported, lower priority"
-                                               : "supported; SMLA_BACKEND or --backend names another");
+                                               : "supported; SMLA_BACKEND or --backend selects another");
         out += fmt::format("    original: {}\n", verdict.published.empty()
                                                      ? "would accept"
-                                                     : "would refuse: " + joined(verdict.published, "; "));
+                                                     : "would reject: " + joined(verdict.published, "; "));
     }
     return out;
 }

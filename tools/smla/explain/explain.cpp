@@ -42,7 +42,7 @@ struct Call {
     std::string reason(size_t i) const {
         if (!kernels[i].refusal.empty()) return kernels[i].refusal;
         if (!demanded.empty() && demanded != kernels[i].kernel)
-            return text("SMLA_KERNEL or --kernel requires ", demanded);
+            return text("SMLA_KERNEL or --kernel selects ", demanded);
         const std::string& why = kernels[i].lower_priority;
         return int(i) == chosen() ? "" : "supported, lower priority" + (why.empty() ? "" : ": " + why);
     }
@@ -173,7 +173,8 @@ void refuse_unread(const CLI::App& command, bool stage, bool named_device) {
                                    : of_stage && !stage       ? "--stage"
                                                               : nullptr;
         if (wanted && option->count())
-            fail(SMLA_INVALID_ARGUMENT, name, option->as<std::string>(), text("it together with ", wanted));
+            fail(SMLA_INVALID_ARGUMENT, name, option->as<std::string>(),
+                 text("this option only together with ", wanted));
     }
 }
 
@@ -196,7 +197,7 @@ void add_explain(CLI::App& app, Tool& tool) {
         ->add_option("--stage", options->stage,
                      "Explain one call of this stage, described by the options below")
         ->transform(any_case());
-    command->add_option("--layer", options->layer, "Number of the layer; default: one of each kind")
+    command->add_option("--layer", options->layer, "Number of the layer; default: one layer of each kind")
         ->check(whole_number(0, 100000));
     command->add_option("--kv-format", options->kv_format, "auto, or a KV format of smla list formats")
         ->transform(any_case())
@@ -241,7 +242,7 @@ void add_explain(CLI::App& app, Tool& tool) {
             std::fputs(wrapped(text(kGuide, kExamples, "\n\n"), terminal_columns(STDERR_FILENO)).c_str(),
                        stderr);
         SMLA_CHECK(model != stage, "--model, --stage", model ? "both" : "neither",
-                   "one of them; smla explain --help lists all options");
+                   "exactly one of them; smla explain --help lists all options");
         options->shape.kv_format = options->kv_format;
         options->shape.index_format = options->index_format;
         options->shape.queries = options->queries;

@@ -43,9 +43,9 @@ void check_outputs(const std::vector<NamedPath>& outputs, const std::vector<Name
         if (output.path.empty()) continue;
         for (const NamedPath& other : taken)
             SMLA_CHECK(other.path.empty() || !same_file(output.path, other.path), output.option, output.path,
-                       "another file than " + other.option);
+                       "a file other than that of " + other.option);
         SMLA_CHECK(!is_of_checkpoint(output.path, checkpoint), output.option, output.path,
-                   "another file than the checkpoint's");
+                   "a file that is not part of the checkpoint");
         OutputFile::check(output.path);
         taken.push_back(output);
     }

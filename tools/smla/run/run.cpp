@@ -57,12 +57,12 @@ void choose_precision(const Options& options, Job& job) {
     if (options.kv_writer == "sglang") {
         caches.kv_writer = find_format(caches.kv)->writers;
         SMLA_CHECK(caches.kv_writer, "--kv-writer", options.kv_writer,
-                   text("vllm: writers of ", find_format(caches.kv)->name, " agree"));
+                   text("vllm, because ", find_format(caches.kv)->name, " has no writer variants"));
     }
     caches.page_tokens = options.page_tokens;
     if (options.f64) {
         SMLA_CHECK(options.context.engine == "reference", "--f64", options.context.engine,
-                   "--engine reference");
+                   "the reference engine (--engine reference)");
         job.precision.activations = job.precision.queries = SMLA_F64;
         return;
     }
@@ -76,7 +76,7 @@ std::vector<int32_t> parse_chunks(const std::string& list) {
     for (std::string piece; std::getline(pieces, piece, ',');) {
         const std::string error = whole_number(1, 1 << 20)(piece);
         SMLA_CHECK(error.empty(), "--chunk", list.empty() ? "nothing" : list,
-                   "whole numbers, 1 to 1048576, with commas between them");
+                   "whole numbers from 1 to 1048576, separated by commas");
         chunks.push_back(std::stoi(piece));
     }
     return chunks;
@@ -90,11 +90,11 @@ void check_files(const Options& options, Job& job) {
         job.expected = read_rows(options.expected, "y", input.batch, input.tokens);
         SMLA_CHECK(job.expected.view.shape[2] == job.config.common.hidden_size,
                    options.expected + ": tensor y", describe(job.expected.view),
-                   text("rows of ", job.config.common.hidden_size));
+                   text("rows of width ", job.config.common.hidden_size));
     }
     if (!options.save_topk.empty())
         SMLA_CHECK(job.config.index_source_layer(job.layer) == job.layer, "--save-topk",
-                   layer_kind_name(job.config.layer_kind(job.layer)), "a layer with an indexer of its own");
+                   layer_kind_name(job.config.layer_kind(job.layer)), "a layer that has an indexer");
     check_outputs({{"--out", options.out}, {"--save-topk", options.save_topk}},
                   {{"--hidden", options.hidden}, {"--topk", options.topk}, {"--expected", options.expected}},
                   options.checkpoint);
@@ -246,7 +246,7 @@ void add_options(CLI::App& command, Options& o) {
         "a layer that this one reads");
     command.add_option("--hidden-name", o.hidden_name,
                        "Name of the input tensor; default: hidden or hidden_states");
-    command.add_option("--out", o.out, "Output: safetensors with y, f32");
+    command.add_option("--out", o.out, "Output: safetensors file with y, f32");
     command.add_option("--layer", o.layer, "Layer number (default: the input file's metadata, else 0)")
         ->check(whole_number(0, kMostLayers));
     command.add_option("--kv-format", o.kv_format, "Record format of the KV cache (smla list formats)")
@@ -268,8 +268,9 @@ void add_options(CLI::App& command, Options& o) {
         ->transform(any_case())
         ->capture_default_str();
     command
-        .add_option("--chunk", o.chunks,
-                    "Tokens of each prefill step, a number or a list such as 33,1,64; the last repeats")
+        .add_option(
+            "--chunk", o.chunks,
+            "Tokens of each prefill step: a number, or a list such as 33,1,64 whose last number repeats")
         ->capture_default_str();
     command.add_option("--decode", o.decode, "Decode the last N tokens one by one")
         ->check(whole_number(0, 1 << 30))
@@ -279,7 +280,7 @@ void add_options(CLI::App& command, Options& o) {
         ->capture_default_str();
     command
         .add_option("--scratch-mib", o.scratch_mib,
-                    "Most scratch memory of a stage, MiB; 0: as much as makes it faster")
+                    "Maximum scratch memory of a stage in MiB; 0: as much as improves speed")
         ->check(number_from_0(1 << 30, "MiB"))
         ->capture_default_str();
     command.add_option(
@@ -287,13 +288,15 @@ void add_options(CLI::App& command, Options& o) {
         "Selection to attend to: safetensors with topk, [S,k] or [B,S,k]; shared layers need it, or "
         "hidden states of the layer that selects");
     command.add_option("--save-topk", o.save_topk,
-                       "Output: this layer's selection, for the layers that share it");
+                       "Output: selection of this layer, for layers that share it");
     command.add_option("--expected", o.expected,
                        "Compare the output with tensor y of this file; exit code 1 if it differs");
-    command.add_option("--tolerance", o.tolerance, "Tolerance of --expected; 0: by precision and format")
+    command
+        .add_option("--tolerance", o.tolerance,
+                    "Tolerance of --expected; 0: derived from precision and format")
         ->check(number_from_0(1e300))
         ->capture_default_str();
-    command.add_flag("--f64", o.f64, "Compute in double; needs --engine reference");
+    command.add_flag("--f64", o.f64, "Compute in f64; requires --engine reference");
     o.serving.add(command);
     o.context.add(command);
 }
@@ -303,9 +306,10 @@ void check_use(const CLI::App& command, bool serving) {
     for (const CLI::Option* option : command.get_options()) {
         const std::string group = option->get_group(), value = joined(option->results());
         if (!option->count() || group == ContextOptions::kGroup || option->get_name() == "--json") continue;
-        SMLA_CHECK(
-            (group == ServeOptions::kGroup) == serving, option->get_name(), value.empty() ? "nothing" : value,
-            serving ? "nothing: --serve runs a trace, not a checkpoint" : "--serve TRACE, which reads it");
+        SMLA_CHECK((group == ServeOptions::kGroup) == serving, option->get_name(),
+                   value.empty() ? "nothing" : value,
+                   serving ? "no such option, because --serve runs a trace, not a checkpoint"
+                           : "this option only together with --serve TRACE");
     }
 }
 

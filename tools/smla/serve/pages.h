@@ -16,7 +16,7 @@ public:
     }
     int32_t free_pages() const { return int32_t(free_.size()); }
     int32_t take() {
-        if (free_.empty()) fail(SMLA_INTERNAL, "pages", "none is free", "one that was counted before");
+        if (free_.empty()) fail(SMLA_INTERNAL, "pages", "no free page", "a page that was reserved");
         const int32_t page = free_.back();
         free_.pop_back();
         references_[size_t(page)] = 1;

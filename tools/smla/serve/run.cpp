@@ -151,7 +151,8 @@ bool ServeRun::step(const std::function<void(int32_t, int32_t, const float*)>& s
         }
         ++counts_.steps;
     } else if (!running_.empty()) {
-        fail(SMLA_INVALID_ARGUMENT, "--pool-percent", "too small", "pages for the longest request alone");
+        fail(SMLA_INVALID_ARGUMENT, "--pool-percent", "a pool that is too small",
+             "enough pages for the longest request");
     }
     for (size_t i = running_.size(); i-- > 0;)
         if (running_[i].computed == trace_[size_t(running_[i].id)].total()) {

@@ -55,11 +55,12 @@ std::vector<TraceRequest> parse_trace(std::istream& file, const std::string& pat
         request.shared = number(place + " shared", words[3], 0, request.prompt);
         tokens += request.total();
         if (tokens > kMostTraceTokens)
-            fail(SMLA_DATA_ERROR, place, text(tokens, " tokens of all requests so far"),
+            fail(SMLA_DATA_ERROR, place, text(tokens, " tokens in the requests up to this line"),
                  text("at most ", kMostTraceTokens));
         out.push_back(request);
     }
-    if (out.empty()) fail(SMLA_DATA_ERROR, path, "no request", text("one or more lines under ", kHead));
+    if (out.empty())
+        fail(SMLA_DATA_ERROR, path, "a file without requests", text("at least one line after ", kHead));
     return out;
 }
 

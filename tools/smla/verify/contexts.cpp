@@ -74,10 +74,9 @@ std::string Contexts::lacks(smla_engine engine, const std::string& kernel) {
     if (std::string why = why_no_isa(isa, env.isa); !why.empty()) return why;
     if (isa == SMLA_ISA_AMX && !why_no_tiles().empty()) return why_no_tiles();
     const int wanted = capability_of_name(kernel), here = env.device->facts().capability;
-    if (wanted && here / 10 != wanted / 10) return text("needs sm_", wanted, ", this is sm_", here);
+    if (wanted && here / 10 != wanted / 10) return text("requires sm_", wanted, "; the GPU is sm_", here);
     if (begins(kernel, "cpu_cblas") && !cblas().sgemm) return cblas().why_none;
-    if (begins(kernel, "cuda_cublaslt") && cublaslt().library.empty())
-        return "no cuBLASLt library was found at run time";
+    if (begins(kernel, "cuda_cublaslt") && cublaslt().library.empty()) return "no cuBLASLt library was found";
     return "";
 }
 

@@ -46,7 +46,7 @@ struct ProblemId {
         const std::string digits = slash == std::string::npos ? "" : id.substr(slash + 1);
         SMLA_CHECK(slash != 0 && !digits.empty() && digits.size() < 18 &&
                        digits.find_first_not_of("0123456789") == std::string::npos,
-                   "--problem", id, "KERNEL/NUMBER, as a miss names it");
+                   "--problem", id, "KERNEL/NUMBER, as printed for a miss");
         return {id.substr(0, slash), std::stoll(digits)};
     }
 };
@@ -96,8 +96,10 @@ public:
         bool found = false;
         for (Row& row : rows_) {
             if (row.kernel != id.kernel) continue;
-            SMLA_CHECK(!found, "--problem", id.kernel, "a kernel of one stage: name it with --stage");
-            SMLA_CHECK(row.lacks.empty(), "--problem", id.kernel, "a kernel that can run here: " + row.lacks);
+            SMLA_CHECK(!found, "--problem", id.kernel,
+                       "a kernel of a single stage; select the stage with --stage");
+            SMLA_CHECK(row.lacks.empty(), "--problem", id.kernel,
+                       "a kernel that this machine can run (" + row.lacks + ")");
             found = true;
             const Case drawn = draw(row, id.number);
             if (!drawn.problem) continue;
@@ -225,7 +227,7 @@ void add_stage_check_options(CLI::App& command, StageCheckOptions& options) {
     constexpr const char* group = "Without --golden: kernels on random problems";
     command
         .add_option("--seconds", options.seconds,
-                    "Time to spend; up to 4 times as much until every kernel has had --floor problems")
+                    "Duration in seconds; up to 4 times as long until every kernel has run --floor problems")
         ->check(positive_number(kMostSeconds, "seconds"))
         ->capture_default_str()
         ->group(group);
@@ -236,12 +238,16 @@ void add_stage_check_options(CLI::App& command, StageCheckOptions& options) {
         ->check(whole_number(0, INT32_MAX))
         ->capture_default_str()
         ->group(group);
-    command.add_option("--seed", options.seed, "Seed of all random numbers; 0: from the clock, and printed")
+    command
+        .add_option("--seed", options.seed,
+                    "Seed of all random numbers; 0: derived from the clock and printed")
         ->check(whole_number(0, INT64_MAX))
         ->capture_default_str()
         ->group(group);
-    command.add_option("--stage", options.stage, "Only this stage")->transform(any_case())->group(group);
-    command.add_option("--problem", options.problem, "Only this problem, KERNEL/NUMBER, as a miss names it")
+    command.add_option("--stage", options.stage, "Run only this stage")->transform(any_case())->group(group);
+    command
+        .add_option("--problem", options.problem,
+                    "Run only this problem, KERNEL/NUMBER, as printed for a miss")
         ->transform(any_case())
         ->group(group);
 }

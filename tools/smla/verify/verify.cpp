@@ -103,7 +103,7 @@ int verify_files(const Tool& tool, const Options& options) {
     }
     if (!refused.empty() && ran == 0) throw Error(refused.front());
     const bool pass = idle.empty() && refused.empty() && failed == 0;
-    if (!idle.empty()) tool.note(text("nothing ran as demanded of ", without_controls(joined(idle))));
+    if (!idle.empty()) tool.note(text("no requested combination ran for ", without_controls(joined(idle))));
     if (tool.json())
         tool.print(Document{{"combinations", rows},
                             {"ran", ran},
@@ -114,7 +114,7 @@ int verify_files(const Tool& tool, const Options& options) {
                             {"pass", pass}});
     else
         tool.print(
-            fmt::format("{} files, {} of them refused: {} combinations ran, {} failed, {} skipped: {}\n",
+            fmt::format("{} files, {} of them rejected: {} combinations ran, {} failed, {} skipped: {}\n",
                         options.files.size(), refused.size(), ran, failed, skipped,
                         pass ? paint(Colour::green, "pass") : paint(Colour::red, "FAIL")));
     return !refused.empty() ? exit_code(refused.front().status) : pass ? kOk : kFailedCheck;
@@ -133,7 +133,7 @@ void add_verify(CLI::App& app, Tool& tool) {
         "--golden", options->files,
         "Golden files (case.safetensors with case.json beside it): each runs on every engine and cache\n"
         "format that fits; a miss, or nothing to run, is exit code 1");
-    command->add_flag("--quiet", options->quiet, "Print misses and the summary only");
+    command->add_flag("--quiet", options->quiet, "Print only misses and the summary");
     add_stage_check_options(*command, options->stages);
     options->context.add(*command);
     tool.action(command, [&tool, options] {
