@@ -55,9 +55,9 @@ TEST(CliVerify, ADemandedKernelIsLookedForWhereItIs) {
             const auto error = error_of(words, 3);
             EXPECT_EQ(error["field"], "--kernel");
             EXPECT_EQ(error["got"], kernel);
-            EXPECT_EQ(
-                error.value("wanted", "").rfind("a kernel of the cpu engine, because the cuda engine is not available (", 0),
-                0u)
+            EXPECT_EQ(error.value("wanted", "")
+                          .rfind("a kernel of the cpu engine, because the cuda engine is not available (", 0),
+                      0u)
                 << error;
         }
         EXPECT_EQ(error_of({"verify", "--golden", golden, "--engine", "cpu", "--kernel", kernel}, 2)["field"],

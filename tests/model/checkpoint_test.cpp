@@ -56,7 +56,7 @@ TEST(Checkpoint, ShardsAreOpenedWhenNeeded) {
     EXPECT_TRUE(checkpoint.has("b"));
     EXPECT_EQ(read_one(checkpoint, "a"), 1);
     expect_error([&] { checkpoint.tensor("b"); }, SMLA_IO_ERROR, folder.path("s2.safetensors"),
-                 "No such file or directory");
+                 "cannot open the file: No such file or directory");
     expect_error([&] { checkpoint.tensor("c"); }, SMLA_DATA_ERROR, "s1.safetensors: tensor c", "absent");
     write_one(folder, "s2.safetensors", "b", 2);
     EXPECT_EQ(read_one(checkpoint, "b"), 2);
@@ -96,7 +96,7 @@ TEST(Checkpoint, EmptyFolder) {
     expect_error([&] { Checkpoint::open(folder.path()); }, SMLA_IO_ERROR, folder.path(),
                  "the folder has no model.safetensors, model.safetensors.index.json or *.safetensors");
     expect_error([&] { Checkpoint::open(folder.path("none")); }, SMLA_IO_ERROR, folder.path("none"),
-                 "No such file or directory");
+                 "cannot open the file: No such file or directory");
 }
 
 }  // namespace

@@ -468,7 +468,7 @@ TEST(Config, Load) {
     expect_error([&] { load_config(folder.path("other.json")); }, SMLA_DATA_ERROR, "other.json: model_type",
                  "absent");
     expect_error([&] { load_config(folder.path("none.json")); }, SMLA_IO_ERROR, folder.path("none.json"),
-                 "No such file or directory");
+                 "cannot open the file: No such file or directory");
 }
 
 }  // namespace

@@ -242,7 +242,7 @@ TEST(SafetensorsRead, LongNamesAreCutInErrors) {
 TEST(SafetensorsRead, PathsThatAreNoFiles) {
     Folder folder;
     expect_error([&] { SafetensorsFile::open(folder.path("none")); }, SMLA_IO_ERROR, folder.path("none"),
-                 "No such file or directory");
+                 "cannot open the file: No such file or directory");
     expect_error([&] { SafetensorsFile::open(folder.path()); }, SMLA_IO_ERROR, folder.path(), "a folder",
                  "a regular file");
     ASSERT_EQ(::mkfifo(folder.path("pipe").c_str(), 0600), 0);

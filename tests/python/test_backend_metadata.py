@@ -188,7 +188,10 @@ def test_metadata_refusals():
     backend = smla.Backend("TRITON_MLA_SPARSE", **options_of("TRITON_MLA_SPARSE"))
     world = World("TRITON_MLA_SPARSE", options_of("TRITON_MLA_SPARSE"), 0)
     other = World("SPARSE_MLA_SM120", options_of("SPARSE_MLA_SM120"), 0)
-    for text, metadata in {"metadata that was never built": backend.metadata(), "of TRITON_MLA_SPARSE": other.metadata}.items():
+    for text, metadata in {
+        "metadata that was never built": backend.metadata(),
+        "of TRITON_MLA_SPARSE": other.metadata,
+    }.items():
         with pytest.raises(smla.InvalidArgument, match=text):
             world.backend.forward(metadata, **world.arguments)
     with pytest.raises(smla.InvalidArgument, match="one of num_reqs"):

@@ -23,7 +23,7 @@ def test_layers_that_read_what_others_wrote_and_selected(checkpoint):
         layers[2].session(max_tokens=44, entries_of=sessions[3])
     rows = [golden.rows("in.hidden" + each["suffix"]) for each in golden.layers]
     early = {"forced_topk": np.full((20, 6), -1, np.int32)}
-    with pytest.raises(smla.InvalidArgument, match="the layer that writes the entries must run the step first"):
+    with pytest.raises(smla.InvalidArgument, match="the layer that writes the entries must run"):
         sessions[2].forward(rows[2][:20], **early)
     ys, start = [[] for _ in layers], 0
     for tokens in (20, 1, 23):

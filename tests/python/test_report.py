@@ -379,7 +379,7 @@ def test_the_command_line(files):
     assert command("--help").returncode == 0
     for bad, code, text in (
         (["--seconds", "0"], 2, "--seconds: got 0, wanted a positive number"),
-        (["--bench", files / "no.json"], 3, "no.json: got No such file"),
+        (["--bench", files / "no.json"], 3, "no.json: cannot open the file: No such file"),
         (["--model", files / "no.json"], 3, "no.json"),
         (
             [*words[2:], "-o", files / "no" / "x.html"],
