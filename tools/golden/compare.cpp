@@ -10,9 +10,9 @@ namespace smla::golden {
 namespace {
 
 const double kInfinity = std::numeric_limits<double>::infinity();
-const double kNothing = std::numeric_limits<double>::quiet_NaN();  // a column that should not be missing
+const double kNothing = std::numeric_limits<double>::quiet_NaN();  // missing column
 
-// Entries are shown where a token closes one: rows of the tokens ratio - 1, 2 ratio - 1, ...
+// Entries are shown for the tokens that complete one: ratio - 1, 2 ratio - 1, ...
 std::vector<double> closed_entries(const Golden& golden, int64_t ratio, const Rows& rows) {
     const int64_t width = rows.width();
     std::vector<double> out;
@@ -86,7 +86,8 @@ std::vector<Checked> check_intermediates(const Golden& golden, size_t layer, con
     const int64_t ratio = std::max<int64_t>(at.config.compress_ratio(at.index), 1);
     std::map<std::string, Rows> seen = result.seen;
     if (seen.count("q_nope") && !seen.count("q_rope")) seen["q_rot"] = seen["q_nope"];
-    if (seen.count("q_nope") && seen.count("q_rope")) {  // [T,H,nope] and [T,H,rope] of DSA, stored as one
+    if (seen.count("q_nope") &&
+        seen.count("q_rope")) {  // [T,H,nope] and [T,H,rope] of DSA, stored as one tensor
         const Rows &nope = seen["q_nope"], &rope = seen["q_rope"];
         Rows both{{nope.shape[0], nope.shape[1] + rope.shape[1]}, {}};
         for (size_t i = 0; i * size_t(nope.shape[1]) < nope.values.size(); ++i) {

@@ -1,4 +1,4 @@
-// How far two tensors are apart, measured as the golden files do.
+// Differences between two tensors, in the measures of the golden files.
 #pragma once
 
 #include "golden/run.h"
@@ -6,7 +6,7 @@
 namespace smla::golden {
 
 struct Difference {
-    double max = 0;  // max |a - b| / rms(b), over finite b; infinity where one is finite and the other is not
+    double max = 0;  // max |a - b| / rms(b) over finite b; infinity if only one of a and b is finite
     double l2 = 0;   // ||a - b|| / ||b||
     double cosine = 1;
 };
@@ -19,7 +19,7 @@ struct Checked {
     bool pass() const { return error <= tolerance; }  // NaN fails
 };
 
-// Every intermediate of the file that the layer showed, and the selection.
+// Compares the selection and every intermediate of the file that the layer recorded.
 std::vector<Checked> check_intermediates(const Golden& golden, size_t layer, const LayerResult& result,
                                          double tolerance);
 // y against ref.y and, within f32's tolerance, out.y: `f64`, `f32` or with bf16 inside (ref.y alone).
@@ -27,18 +27,18 @@ enum class Arithmetic { f64, f32, bf16 };
 std::vector<Checked> check_y(const Golden& golden, size_t layer, const LayerResult& result,
                              Arithmetic arithmetic);
 
-// The file's decode steps (step.<t>.*): rows of the tokens they are of.
+// Compares the decode steps of the file (step.<t>.*) with the rows of their tokens.
 std::vector<Checked> check_steps(const Golden& golden, size_t layer, const LayerResult& result);
 
-// mid.rope_cos and mid.rope_sin: what the engine's rotation makes of (1, 0).
+// Compares mid.rope_cos and mid.rope_sin with the engine's rotation of (1, 0).
 std::vector<Checked> check_rope_tables(Context& context, const Golden& golden, size_t layer,
                                        smla_dtype dtype);
 
-// Share of the file's selected positions that the layer selected too.
+// Returns the fraction of the file's selected positions that the layer also selected.
 double topk_overlap(const Golden& golden, size_t layer, const LayerResult& result);
 double topk_overlap(const Rows& wanted, const LayerResult& result);
 
-// attend again in double on the same cache and rows: max over rms, and L2.
+// Compares attend with attention in f64 on the same cache and rows: max / rms, and L2.
 Difference recheck_attend(const smla_attend_args& args);
 
 // The L2 error that rounding every cached value to e4m3 or e2m1 must leave in the output of this attend,

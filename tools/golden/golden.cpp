@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether casting a number of it to an integer would be undefined.
+// Whether casting one of its values to an integer is undefined.
 bool overflows(const Json& json) {
     if (json.is_number_float()) return std::fabs(json.get<double>()) >= 0x1p31;
     return json.is_structured() && std::any_of(json.begin(), json.end(), overflows);
@@ -41,7 +41,7 @@ T member(const Json& json, const std::string& file, const char* name, T fallback
                                           : "whole numbers below 2^31");
 }
 
-// A config.json as a checkpoint would have it: the case's config, the layer's own members over it, and the
+// The config.json of a checkpoint: the config of the case, overridden by members of the layer, and the
 // model type.
 Json layer_config(const Json& meta, const Json& layer, const Json& layers, const std::string& file) {
     Json config = member<Json>(meta, file, "config", {}, true);
@@ -126,7 +126,7 @@ void Golden::check_shape(const std::string& tensor, const std::vector<int64_t>& 
 
 namespace {
 
-// What a tensor of a name may be. Whole numbers lie from `least` to `most`.
+// Allowed dtypes and values of a tensor, by name. Whole numbers must be within `least` to `most`.
 struct Rule {
     std::vector<int64_t> shape;
     bool whole_numbers = false;
@@ -143,7 +143,7 @@ std::vector<std::pair<std::string, Rule>> rules(const Golden& golden) {
     const int64_t rows = golden.has("rows.index") ? golden.shape("rows.index")[0] : kAnySize;
     const Rule of_tokens{{batch, tokens, kAnyDims}}, of_entries{{batch, kAnySize, kAnyDims}},
         table{{tokens, kAnySize}}, selection{{batch, tokens, kAnySize}, true, -1, tokens - 1};
-    return {// the first that is the name, or that ends in a dot and begins it
+    return {// the first rule that equals the name, or that ends in a dot and is a prefix of the name
             {"in.position_ids", {{batch, tokens}, true, 0, INT32_MAX}},
             {"in.hidden", {{batch, tokens, kAnySize}}},
             {"in.streams", {{batch, tokens, kAnySize, kAnySize}}},

@@ -16,20 +16,20 @@ constexpr int64_t kAnySize = -1, kAnyDims = -2;  // kAnyDims: any number of furt
 
 struct GoldenLayer {
     int index = 0;            // layer number in the checkpoint
-    std::string suffix;       // of this layer's tensors in the file
-    std::string config_json;  // as a checkpoint's config.json
+    std::string suffix;       // suffix of this layer's tensors in the file
+    std::string config_json;  // the config.json of a checkpoint
     AttentionConfig config;
 };
 
 struct Tolerance {
     double f64_y = 1e-10;                          // max |a - b| / rms(b) against ref.y
-    double f32_intermediate = 2e-5, f32_y = 5e-5;  // the same, in f32
+    double f32_intermediate = 2e-5, f32_y = 5e-5;  // tolerance in f32
     double bf16_l2 = 1.5e-2, bf16_max = 1e-1, bf16_cosine = 0.9999;
 };
 
 struct Golden {
     std::string name;
-    int64_t batch = 0, tokens = 0;  // sequences, tokens of each
+    int64_t batch = 0, tokens = 0;  // sequences, and tokens of each sequence
     std::vector<GoldenLayer> layers;
     std::vector<std::vector<int32_t>> chunk_plans;  // tokens of each step
     std::vector<int32_t> page_sizes;
@@ -38,7 +38,7 @@ struct Golden {
     Checkpoint weights;
 
     bool has(const std::string& tensor) const { return file.has(tensor); }
-    // Row-major values as double; integers too.
+    // Row-major values as double, including integers.
     std::vector<double> values(const std::string& tensor) const;
     std::vector<int64_t> shape(const std::string& tensor) const;
     // Fails unless the tensor, if the file has it, has this shape: kAnySize, kAnyDims.

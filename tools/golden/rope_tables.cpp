@@ -1,4 +1,4 @@
-// The file's tables of RoPE against the rotation that layers run.
+// Compares the RoPE tables of the file with the rotation of the layers.
 #include "golden/compare.h"
 
 namespace smla::golden {
@@ -13,7 +13,8 @@ std::vector<Checked> check_rope_tables(Context& context, const Golden& golden, s
     std::vector<int32_t> positions(static_cast<size_t>(tokens));
     for (int64_t t = 0; t < tokens; ++t) positions[size_t(t)] = int32_t(t);
     if (golden.has("in.position_ids")) {
-        const std::vector<double> given = golden.values("in.position_ids");  // [B,S]: of the first sequence
+        const std::vector<double> given =
+            golden.values("in.position_ids");  // [B,S]: rows of the first sequence
         std::copy_n(given.begin(), tokens, positions.begin());
     }
     std::vector<double> units(size_t(tokens * pairs * 2));

@@ -23,7 +23,7 @@ public:
     void add(const std::string& name, const Tensor& tensor) {
         Rows& rows = seen[name];
         const bool scores =
-            name == "index_score";  // as wide as the step needs: brought to the width of the batch
+            name == "index_score";  // only as wide as the step requires; padded to the width of the batch
         int64_t width = 1;
         for (int i = 1; i < tensor.ndim; ++i) width *= tensor.shape[i];
         const int64_t kept = scores ? columns_ : width;
@@ -111,7 +111,7 @@ std::vector<Running> open_layers(Context& context, const Golden& golden, const R
     return out;
 }
 
-// What earlier layers of the step have published.
+// Results that earlier layers of the step have published.
 struct Published {
     Tensor topk{}, candidates{};
 };

@@ -13,11 +13,11 @@ struct RunOptions {
     CacheChoice caches;
     LayerPrecision precision;
     std::vector<int32_t> chunks;  // tokens of each step; empty: all at once
-    bool force_topk = false;      // attend to the file's own selection
+    bool force_topk = false;      // attend to the selection of the file
     bool intermediates = true;
     uint64_t page_seed = 1;
     size_t stage_budget = 0;
-    std::function<void(const smla_attend_args&)> on_attend;  // after each attend
+    std::function<void(const smla_attend_args&)> on_attend;  // called after each attend
 };
 
 // Values of every token of the batch, one row each.

@@ -13,11 +13,11 @@ namespace {
 // and rows, in f32 arithmetic and in bf16; and the reference on that cache against the file, where the error
 // that the format must leave is predicted (predicted_rounding_error).
 constexpr double kSameCacheF32 = 5e-5, kSameCacheBf16L2 = 1e-2;
-// Quantised index keys may change a few picks, the same ones on every engine. Of fewer than kManyPicks picks
-// they may change any share.
+// Quantized index keys may change a few selected rows, the same ones on every engine. Of fewer than
+// kManyPicks rows they may change any share.
 constexpr double kOverlap = 0.97, kOverlapFp8 = 0.97, kOverlapFp4 = 0.85;
 constexpr int64_t kManyPicks = 8;
-constexpr double kChunkedY = 2e-5;  // chunks against the whole, in f32
+constexpr double kChunkedY = 2e-5;  // chunks compared with the whole sequence, in f32
 
 std::string format_name(smla_format id) { return find_format(id)->name; }
 

@@ -8,22 +8,22 @@
 namespace smla::golden {
 
 struct VerifyOptions {
-    smla_engine engine = SMLA_ENGINE_AUTO;  // AUTO: all that this machine has
+    smla_engine engine = SMLA_ENGINE_AUTO;  // AUTO: all engines of this machine
     int32_t device = 0;                     // which GPU
     smla_isa isa = SMLA_ISA_AUTO;
     int32_t threads = 0;
     bool batch_invariant = false;
-    std::string kernel;  // demanded by name
+    std::string kernel;  // requested by name
 };
 
 // One combination of a file, an engine and cache formats.
 struct Combination {
     std::string golden, engine, kv_format, index_format,
         how;             // how: "whole", "chunks 33,1,1", "forced topk", ...
-    std::string kernel;  // that attend ran
+    std::string kernel;  // kernel that attend ran
     std::vector<Checked> checked;
-    std::string skipped;      // why it did not run; empty: it ran
-    bool as_demanded = true;  // if it ran: every kernel named by --kernel ran too
+    std::string skipped;      // why it did not run; empty if it ran
+    bool as_demanded = true;  // if it ran: whether every kernel named by --kernel ran
 
     bool ran() const { return skipped.empty(); }
     bool pass() const;

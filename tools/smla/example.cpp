@@ -25,7 +25,7 @@ struct Options {
 };
 
 constexpr const char* kHidden =
-    "hidden.safetensors";  // written first; its metadata marks the folder as smla's
+    "hidden.safetensors";  // written first; its metadata marks the folder as written by smla
 
 void write_text(const fs::path& path, const std::string& content) {
     OutputFile file(path.string());
@@ -64,7 +64,7 @@ struct Picked {
     }
 };
 
-// A word as a shell takes it.
+// Quotes a word for a shell.
 std::string shell_word(const std::string& word) {
     constexpr const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+=:,@%";
     if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;

@@ -1,4 +1,4 @@
-// The whole tool as one function. In a wheel it lies in libsmla.so, so that the library is there once.
+// The whole tool as one function. In a wheel it is part of libsmla.so, so that the library is included once.
 #pragma once
 
 #include <smla/types.h>

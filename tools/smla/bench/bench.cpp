@@ -199,7 +199,7 @@ std::string peaks_line(const Document& rows) {
     return out.empty() ? out : "100 % of peak, measured before and after each case: " + out + "\n";
 }
 
-// Those that --case asks for.
+// Returns the cases that --case selects.
 std::vector<SuiteCase> suite_cases(const Options& options) {
     std::vector<SuiteCase> cases = hopper_suite(options.bench.quick);
     std::set<std::string> stages;

@@ -1,4 +1,4 @@
-// The shapes that smla bench measures.
+// Shapes that smla bench measures.
 #pragma once
 
 #include "model_info.h"
@@ -11,9 +11,9 @@ namespace smla::cli {
 
 struct AttendCase {
     std::string name;   // "V3.2 H128 K2048 fp8_656"
-    AttendShape shape;  // of one call; pools are larger than any cache of the processor, lists are random
+    AttendShape shape;  // shape of one call; pools are larger than any processor cache, and lists are random
     double flops() const;
-    double bytes() const;  // of the cached rows that one call reads
+    double bytes() const;  // bytes of the cached rows that one call reads
 };
 struct ScoreCase {
     std::string name;
@@ -34,22 +34,22 @@ struct FusedCase {
 struct ProjectCase {
     std::string name;
     int64_t tokens, groups, inner, outer;
-    bool along_n;             // w is dense along its outputs, as the keys' half of kv_b_proj is
-    smla_dtype x = SMLA_F32;  // and out; weights are bf16
+    bool along_n;             // w is contiguous along its outputs, like the key half of kv_b_proj
+    smla_dtype x = SMLA_F32;  // dtype of x and out; weights are bf16
     double flops() const { return 2.0 * double(tokens * groups * inner * outer); }
-    double bytes() const { return 2.0 * double(groups * inner * outer); }  // of the bf16 weights
+    double bytes() const { return 2.0 * double(groups * inner * outer); }  // bytes of the bf16 weights
 };
 struct DecodeCase {
     std::string name, model;
     AttentionConfig config;
-    LayerClass layers;        // alike layers of the model; only the first one runs
+    LayerClass layers;        // equal layers of the model; only the first one runs
     int64_t tokens, context;  // requests with one token each, and how many each has
 };
 
 struct MetadataCase {
     std::string name;
     const char* backend;
-    int32_t requests, context;  // decodes of one token each
+    int32_t requests, context;  // decode requests of one token each
     int32_t ratio;              // tokens per entry; 0: no entries
 };
 

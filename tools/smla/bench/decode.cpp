@@ -100,7 +100,7 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
     step.run(sizing);
     const Workspace workspace = workspace_.at_least(sizing.total_bytes());
     const StepPlan plan = sizing.plan();
-    // other index queries each time, so that other rows are selected: those of the last call are still cached
+    // new index queries each time, because rows selected by the previous call are still cached
     Tensor& index_q = step.hybrid ? step.hybrid_step.indexer.q : step.dsa.indexer.q;
     Memory queries;
     std::vector<Tensor> variants(8, index_q);
@@ -126,7 +126,7 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
     };
     run(0);
     const auto recordings = record(step, plan, workspace, index_q, variants);
-    // Wall time: a CBLAS library has threads of its own.
+    // Wall time, because a CBLAS library has its own threads.
     total.set(Stopwatch(options_, context_, Stopwatch::Clock::wall).repeats([&](int64_t i) {
         if (recordings.empty()) run(i);
         else recordings[size_t(i) % recordings.size()]->replay(nullptr);

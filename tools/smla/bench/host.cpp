@@ -10,7 +10,7 @@ namespace smla::cli {
 
 namespace {
 
-// Bars of one call whose plan is cached, in seconds.
+// Target times in seconds of one call whose plan is cached.
 constexpr double kCpuCall = 1.5e-6, kGpuCall = 3e-6;
 
 struct DestroyContext {

@@ -15,11 +15,11 @@ namespace smla::cli {
 struct HostTime {
     std::string call, name;
     double median = 0, p90 = 0;  // seconds of one call
-    std::optional<double> bar;   // that the median should stay below
+    std::optional<double> bar;   // limit of the median in seconds
     int64_t calls = 0;
 };
 
-// Throws what a refused call of the C ABI leaves in smla_last_error.
+// Throws the error that a failed call of the C ABI stores in smla_last_error.
 void check_status(smla_status status);
 
 class HostTimer {
@@ -27,7 +27,7 @@ public:
     HostTimer(Device& device, const BenchOptions& options)
         : device_(device), limit_(options.seconds), least_(options.quick ? 200 : 2000) {}
 
-    // Times `call`, in batches; `between` runs untimed before each of them.
+    // Times batches of `call`. `between` runs before each batch and is not timed.
     template <class Call, class Between>
     HostTime time(const std::string& name, const std::string& what, const Call& call,
                   const Between& between) const {
@@ -45,7 +45,7 @@ public:
                 if (batch < 0) continue;  // the first batch warms up
                 times.push_back(gone.count());
             }
-            device_.wait(nullptr);  // the device may take far longer than the host
+            device_.wait(nullptr);  // the device may run far longer than the host
             spent += std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
         }
         return summary(name, what, times);
@@ -54,7 +54,7 @@ public:
     HostTime time(const std::string& name, const std::string& what, const Call& call) const {
         return time(name, what, call, [] {});
     }
-    // Times batches of calls until the device has done them; a call's share.
+    // Times batches of calls until the device has finished them, and returns the time per call.
     template <class Call, class Between>
     HostTime time_done(const std::string& name, const std::string& what, const Call& call,
                        const Between& between) const {
@@ -97,7 +97,7 @@ struct HostBench {
     PlacedMemory placed{context.device()};
     ThreadPool filling{1};
 
-    // On the device, filled with the arguments' host copy.
+    // Tensors on the device, filled from host copies of the arguments.
     void place(Tensor& tensor) { placed.take(tensor); }
     Tensor zeros(smla_dtype dtype, std::initializer_list<int64_t> shape);
     Tensor ints(smla_dtype dtype, const std::vector<int64_t>& values);

@@ -14,8 +14,8 @@ namespace smla::cli {
 
 namespace {
 
-constexpr double kGpuStep = 25e-6;  // bar of a V3.2 layer's decode step on a GPU, seconds
-constexpr int32_t kContext = 64;    // tokens of the request, the step's included
+constexpr double kGpuStep = 25e-6;  // target time of a V3.2 layer's decode step on a GPU, in seconds
+constexpr int32_t kContext = 64;    // tokens of the request, including the step's
 
 struct Matrix {
     std::string name;
@@ -109,7 +109,7 @@ Model v4_flash() {
     return out;
 }
 
-// A folder with the checkpoint of one such layer; the file of weights is a hole, which reads as zeros.
+// A folder with the checkpoint of such a layer. The weight file is sparse, so all weights are zero.
 class ZeroCheckpoint {
 public:
     explicit ZeroCheckpoint(const Model& model) {

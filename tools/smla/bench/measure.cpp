@@ -129,7 +129,7 @@ double Bench::memory_peak() const {
     return double(share) * pool.threads() / median_of(times);
 }
 
-// A pool is filled once and shared by cases. `which` tells the two caches of one call apart.
+// A pool is filled once and shared by cases. `which` distinguishes the two caches of a call.
 const smla_cache& Bench::pool(const ListShape& list, int64_t width, int which) {
     const int64_t rows = options_.quick ? kColdRows / 8 : list.pool_rows;
     smla_cache wanted = cache_of(list.format, width, rows, list.page_tokens);

@@ -15,9 +15,10 @@ namespace smla::cli {
 
 struct BenchOptions {
     bool quick = false;
-    double seconds = 0.3;             // of repeats per case
-    int64_t tokens = 1, context = 0;  // of decode steps: one token of each request; 0: by `quick`
-    std::string save;                 // path of a file for the JSON document; empty: none
+    double seconds = 0.3;  // seconds of repeats per case
+    int64_t tokens = 1,
+            context = 0;  // number of requests in decode steps, with one token each; 0: chosen by `quick`
+    std::string save;     // path of a file for the JSON document; empty: none
 };
 
 constexpr size_t kRepeatsOnGpu = 30, kRepeats = 5;  // at least
@@ -29,19 +30,19 @@ struct Measured {
     std::string stage, name, kernel;
     bool part = false;            // a part of the row above
     double seconds = 0;           // median of one call
-    std::vector<double> repeats;  // seconds of each, in the order in which they ran
+    std::vector<double> repeats;  // seconds of each repeat, in the order of execution
     void set(std::vector<double> times) { seconds = median_of(times), repeats = std::move(times); }
-    double flops = 0, bytes = 0;  // of one call; 0: not a figure for this stage
-    double peak_flops = 0;        // peak of the kernel's unit per second; 0: none or unknown
+    double flops = 0, bytes = 0;  // operations of one call; 0 if the stage has no such figure
+    double peak_flops = 0;        // peak operations per second of the kernel's unit; 0: none or unknown
     std::string unit;             // name of the kernel's unit
-    double error = 0;             // against double, on a sample
+    double error = 0;             // error of a sample, relative to f64
 };
 
 // Times calls. Several threads: wall time. One thread: its processor time, which other load does not change.
 // A GPU: the time of its kernels, after a write that evicts the inputs from L2.
 class Stopwatch {
 public:
-    enum class Clock { processor, wall, host };  // host: processor time, on a GPU too
+    enum class Clock { processor, wall, host };  // host: processor time, also on a GPU
     Stopwatch(const BenchOptions& options, Context& context, Clock clock = Clock::processor);
     // Seconds of body(1), body(2) and so on, in that order; body(0) is not timed.
     std::vector<double> repeats(const std::function<void(int64_t)>& body) const;
@@ -75,9 +76,9 @@ public:
     Measured score(const ScoreCase& test);
     Measured select(const SelectCase& test);
     Measured score_select(const FusedCase& test);
-    // With bf16 weights.
+    // Measures project with bf16 weights.
     Measured project(const ProjectCase& test);
-    // Building a backend's metadata for one step.
+    // Measures building a backend's metadata for one step.
     Measured metadata(const MetadataCase& test);
     // The whole inner step of one decoded token: first the total, then its stages.
     std::vector<Measured> decode(const DecodeCase& test);
@@ -101,7 +102,7 @@ private:
 
     Context& context_;
     BenchOptions options_;
-    ThreadPool filling_{0};  // a GPU's context has no threads
+    ThreadPool filling_{0};  // contexts on a GPU have no threads
     Stopwatch stopwatch_;
     Peaks peaks_;
     OwnedWorkspace workspace_;

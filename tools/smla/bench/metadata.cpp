@@ -93,7 +93,8 @@ std::vector<MetadataCase> metadata_cases(bool quick) {
                             ratio};
     };
     constexpr const char *v4 = "FLASHMLA_SPARSE_DSV4", *v41 = "FLASHMLA_SPARSE_DSV41",
-                         *flashinfer = "FLASHINFER_MLA_SPARSE_DSV41";  // also has lengths of both lists
+                         *flashinfer =
+                             "FLASHINFER_MLA_SPARSE_DSV41";  // also includes the lengths of both lists
     return {named("V3.2", "FLASHMLA_SPARSE", 0),
             named("V4 window", v4, 0),
             named("V4 ratio 4", v4, 4),

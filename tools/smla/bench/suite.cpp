@@ -54,7 +54,7 @@ public:
         add("score_select", test.name, "DeepGEMM, torch.topk", peer_us,
             [test](Bench& bench) { return bench.score_select(test); });
     }
-    // A matrix product by the BLAS of this GPU, which shows its attainable rate; measured like the cases.
+    // A matrix product by the BLAS of this GPU, which shows the attainable rate; measured like the cases.
     void product(int64_t n) {
         const ProjectCase test{.name = text("bf16 product ", n, " x ", n, " x ", n),
                                .tokens = n,

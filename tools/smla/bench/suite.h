@@ -6,7 +6,7 @@
 namespace smla::cli {
 
 struct SuiteCase {
-    std::string stage, name, peer;  // peer: "" if there is none
+    std::string stage, name, peer;  // peer: empty if there is none
     double peer_us;
     std::function<Measured(Bench&)> run;
 };

@@ -15,7 +15,7 @@ namespace smla::cli {
 
 namespace {
 
-constexpr double kMostGib = 1e9;  // in bytes below 2^63, so that a count of requests always fits
+constexpr double kMostGib = 1e9;  // limit in bytes below 2^63, so that the number of requests fits
 constexpr double kGib = 1 << 30;
 
 struct Options {

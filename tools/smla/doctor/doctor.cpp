@@ -19,7 +19,7 @@ struct Options {
     bool no_self_test = false;
 };
 
-// Numbers of kernels are those of the tables.
+// Numbers of kernels are counted in the candidate tables.
 Document cuda_facts() {
     int64_t each = 0, hopper = 0;
     for (int stage = 0; stage < kStageCount; ++stage)
@@ -96,7 +96,7 @@ std::string cores_text(const Document& facts) {
                 " cores (OPENBLAS_NUM_THREADS=", usable, " holds OpenBLAS to it)");
 }
 
-// Nothing where all cores share one node's memory.
+// Empty if all cores share the memory of one node.
 std::string nodes_text(const Document& nodes) {
     if (nodes.size() < 2) return "";
     std::string cores;

@@ -25,7 +25,7 @@ struct Test {
     Stage stage;
     const char* problem;
     double limit;
-    std::string (*run)(Context&, double* error);  // returns the kernel
+    std::string (*run)(Context&, double* error);  // returns the name of the kernel
 };
 
 template <Stage S>
@@ -46,7 +46,7 @@ std::string attend(Context& context, AttendShape shape, double* error) {
     smla_attend_args args = attend_args(shape);
     filler.fill(args);
     auto* rows = static_cast<int32_t*>(args.primary.rows.data);
-    rows[0] = rows[17] = -1;  // holes, and a shorter second token
+    rows[0] = rows[17] = -1;  // masked entries, and a shorter second token
     rows[40] = INT32_MAX;
     static_cast<int32_t*>(args.primary.lengths.data)[1] = 33;
     std::string kernel = run_on<Stage::attend>(context, args);
@@ -88,7 +88,7 @@ std::string select(Context& context, double* error) {
     smla_select_args args = select_args({.tokens = 2, .columns = 9000, .topk = 512});
     filler.fill(args);
     auto* scores = static_cast<float*>(args.scores.data);
-    for (int64_t j = 0; j < 9000; j += 2) scores[j] = 0;  // ties, as relu makes them
+    for (int64_t j = 0; j < 9000; j += 2) scores[j] = 0;  // ties, as produced by relu
     std::string kernel = run_on<Stage::select>(context, args);
     *error = double(wrong_indices(args, 0) + wrong_indices(args, 1));
     return kernel;
@@ -109,7 +109,7 @@ std::string merge(Context& context, double* error) {
     Filler filler(memory, context.pool(), 15);
     smla_merge_args args = merge_args({.partials = 3, .tokens = 2, .heads = 16, .value_width = 512});
     filler.fill(args);
-    static_cast<float*>(args.lse.data)[5] = -std::numeric_limits<float>::infinity();  // an empty partial
+    static_cast<float*>(args.lse.data)[5] = -std::numeric_limits<float>::infinity();  // an empty part
     std::string kernel = run_on<Stage::merge>(context, args);
     *error = merge_error(args);
     return kernel;

@@ -12,7 +12,7 @@ namespace smla::cli {
 struct SelfTestResult {
     std::string stage, problem, kernel;
     double error, limit;
-    std::string failure;  // what the call threw; empty: it ran
+    std::string failure;  // error message of the call; empty if it ran
     bool skipped;         // the kernel named by --kernel cannot run this problem
     bool passed() const { return skipped || (failure.empty() && error <= limit); }
 };

@@ -33,7 +33,7 @@ struct Call {
     std::vector<Verdict> kernels;
     std::string demanded;
 
-    // Index of the kernel that would run; -1: none.
+    // Index of the kernel that would run; -1 if there is none.
     int chosen() const {
         for (size_t i = 0; i < kernels.size(); ++i)
             if (kernels[i].chosen) return int(i);

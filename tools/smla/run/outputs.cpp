@@ -11,8 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether two paths name one file, existing or not. Devices such as /dev/null do not count: nothing is lost
-// there.
+// Whether two paths name the same file, existing or not. Devices such as /dev/null are ignored, because
+// nothing is lost there.
 bool same_file(const std::string& a, const std::string& b) {
     std::error_code error;
     if (fs::exists(a, error) && fs::exists(b, error))

@@ -7,7 +7,7 @@
 namespace smla::cli {
 
 struct NamedPath {
-    std::string option, path;  // empty path: no such output
+    std::string option, path;  // empty path: the output is absent
 };
 
 // Throws if an output cannot be written, or is the same file as an input, a file of the checkpoint, or

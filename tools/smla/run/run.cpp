@@ -31,7 +31,7 @@ struct Options {
 struct Job {
     AttentionConfig config;
     LayerInput input;
-    std::vector<HostTensor> read;  // hidden states of the layers that the layer reads
+    std::vector<HostTensor> read;  // hidden states of the layers that this layer reads
     HostTensor topk, expected;
     int layer = 0;
     SessionOptions session;
@@ -39,7 +39,7 @@ struct Job {
     Schedule schedule;
 };
 
-// By default index keys are stored like the KV cache: in the same row format, or quantised if that is.
+// By default, index keys have the row format of the KV cache, or are quantized if the KV cache is.
 smla_format index_format(const Options& options, const Job& job, smla_format kv) {
     if (options.index_format != "auto") return parse_format("--index-format", options.index_format);
     if (format_bit(kv) & kRowFormats) return kv;
@@ -301,7 +301,7 @@ void add_options(CLI::App& command, Options& o) {
     o.context.add(command);
 }
 
-// An option that only the other use of this subcommand heeds is refused.
+// Rejects options that only the other use of this subcommand reads.
 void check_use(const CLI::App& command, bool serving) {
     for (const CLI::Option* option : command.get_options()) {
         const std::string group = option->get_group(), value = joined(option->results());

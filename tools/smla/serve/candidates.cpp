@@ -14,7 +14,7 @@ int32_t whole(uint64_t key, int64_t what, int64_t i, int32_t least, int32_t most
     return least + int32_t(drawn(key, uint64_t(what), uint64_t(i)) % uint64_t(most - least + 1));
 }
 
-// The best `k` of `from` by score, ties to the lowest, ascending.
+// Returns the `k` elements of `from` with the highest scores in ascending order; ties favor the lowest.
 std::vector<int32_t> best(std::vector<int32_t> from, const std::vector<int32_t>& scores, size_t k) {
     const size_t n = std::min(k, from.size());
     std::partial_sort(from.begin(), from.begin() + int64_t(n), from.end(), [&](int32_t a, int32_t b) {
@@ -32,7 +32,7 @@ std::vector<int32_t> first(int64_t n) {
     return out;
 }
 
-// The blocks that `scores` are best in. The newest is always one of them.
+// Returns the blocks with the highest scores, which always include the newest block.
 std::vector<int32_t> best_blocks(const std::vector<int32_t>& scores) {
     std::vector<int32_t> maxima;
     for (size_t at = 0; at < scores.size(); at += kBlockSize)
@@ -52,7 +52,7 @@ std::vector<int32_t> columns_of(const std::vector<int32_t>& blocks, int32_t colu
     return out;
 }
 
-// Scores of entries [0, columns) for one token.
+// Returns the scores of entries [0, columns) for one token.
 std::vector<int32_t> scores_of(uint64_t token, int32_t source, const std::vector<int32_t>& keys,
                                int32_t columns) {
     std::vector<int32_t> query, out(static_cast<size_t>(columns));
@@ -84,13 +84,13 @@ PlainLists plain_lists(const std::vector<uint64_t>& text, int32_t ratio, int32_t
     PlainLists out;
     out.of_source.resize(kIndexSources);
     out.restricted.resize(text.size());
-    std::vector<int32_t> keys;  // of the entries closed so far
+    std::vector<int32_t> keys;  // index keys of the entries completed so far
     for (int32_t t = 0; t < tokens; ++t) {
         const int32_t columns = (t + 1) / ratio;
         if ((t + 1) % ratio == 0)
             for (int64_t i = 0; i < kIndexWidth; ++i) keys.push_back(int32_t(index_key(text[size_t(t)], i)));
         const std::vector<int32_t> all = first(columns);
-        std::vector<int32_t> within = all;  // until the first source has named blocks
+        std::vector<int32_t> within = all;  // until the first source has selected blocks
         for (int32_t source = 0; source < kIndexSources; ++source) {
             const std::vector<int32_t> scores = scores_of(text[size_t(t)], source, keys, columns);
             std::vector<int32_t> list = best(within, scores, size_t(topk));

@@ -11,8 +11,8 @@ namespace smla::cli {
 
 namespace {
 
-// Output of every token of each request, computed alone by the reference engine: in chunks, from an empty
-// cache.
+// Returns the output of every token of each request, computed alone by the reference engine in chunks, from
+// an empty cache.
 std::vector<std::vector<float>> alone(ServeSpec spec, const std::vector<TraceRequest>& trace,
                                       const std::vector<PlainLists>& lists, int32_t longest) {
     constexpr int32_t kChunk = 64;

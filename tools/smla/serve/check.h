@@ -17,7 +17,7 @@ constexpr double kServeLimit = 1e-4, kServeCodeLimit = 1e-2;
 struct ServeCase {
     const Backend* backend;
     int32_t ratio;
-    bool indexed = false;  // as in ServeSpec
+    bool indexed = false;  // same as in ServeSpec
 };
 std::vector<ServeCase> serve_cases(const std::string& backend);  // or "all"
 
@@ -27,11 +27,11 @@ struct ServeSettings {
 };
 
 struct ServeOutcome {
-    std::string record;  // of both caches, if they differ
+    std::string record;  // formats of both caches, if they differ
     std::string lists;   // of what tokens attend to: "given", or selected "in blocks"; empty: there are none
     ServeCounts counts;
     int64_t compared = 0;
-    int64_t restricted = 0;  // of them, tokens whose lists would be others without candidate blocks
+    int64_t restricted = 0;  // number of these tokens whose lists would differ without candidate blocks
     double error = 0;        // largest difference, relative to the row's root mean square
     double limit = kServeLimit;
 };
@@ -50,7 +50,7 @@ private:
     ServeSettings settings_;
     std::vector<TraceRequest> trace_;
     int32_t longest_ = 0, total_ = 0;  // tokens
-    std::vector<PlainLists> lists_;    // by request, if layers select
+    std::vector<PlainLists> lists_;    // lists by request, if layers select
     std::vector<std::vector<float>> alone_;
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int32_t kHeads = 2;
 
-// Number `i` of a token's input `what`, in [-1, 1).
+// Returns number `i` of a token's input `what`, in [-1, 1).
 float noise(uint64_t key, uint64_t what, uint64_t i) {
     return float(int64_t(drawn(key, what, i) >> 40)) * 0x1p-23f - 1.f;
 }
@@ -40,7 +40,7 @@ BackendArgs serve_args(const ServeSpec& spec) {
     return args;
 }
 
-// Rows of [T, ...]: number(key, i) of each token.
+// Fills rows of [T,...] with number(key, i) of each token.
 template <class Number>
 void fill_rows(Tensor& tensor, const std::vector<ServeSlice>& slices, Memory& memory, const Number& number) {
     memory.back(tensor);
@@ -54,7 +54,7 @@ void fill_rows(Tensor& tensor, const std::vector<ServeSlice>& slices, uint64_t w
     fill_rows(tensor, slices, memory, [&](uint64_t key, int64_t i) { return noise(key, what, uint64_t(i)); });
 }
 
-// On the context's device.
+// Copies a tensor to the context's device.
 BackendInstance instance_on(Context& context, const ServeSpec& spec) {
     BackendInstance out(*spec.backend, resolve_config(serve_args(spec)));
     if (context.device().type() != SMLA_CPU) out.context = &context;
@@ -235,7 +235,7 @@ void ServeModel::run_stages(const std::function<void(Runner&)>& stages) {
     run_step(env, nullptr, 0, workspace_.at_least(sizing.total_bytes()), nullptr, nullptr, stages);
 }
 
-// The keys of the entries that the step's tokens close.
+// Returns the keys of the entries that the step's tokens complete.
 void ServeModel::write_index_keys(const std::vector<ServeSlice>& slices, Memory& memory,
                                   PlacedMemory& placed) {
     Tensor keys = floats({metadata_->plan().size().tokens, kIndexWidth});
@@ -280,7 +280,7 @@ Tensor ServeModel::select(const std::vector<ServeSlice>& slices, int32_t source,
 }
 
 ForwardArgs ServeModel::inputs(const std::vector<ServeSlice>& slices, int32_t layer, Memory& memory) {
-    const uint64_t own = 1000 * uint64_t(layer);  // numbers of this layer's inputs
+    const uint64_t own = 1000 * uint64_t(layer);  // numbers that generate this layer's inputs
     const BackendArgs& model = on_.config.args;
     const int64_t tokens = metadata_->plan().size().tokens;
     const bool hybrid = on_.config.hybrid();

@@ -36,8 +36,8 @@ struct ServeGroup {
 
 // Tokens of one request in a step.
 struct ServeSlice {
-    std::vector<uint64_t> keys;                                // of the tokens: inputs are computed from them
-    int32_t computed = 0;                                      // tokens of the request before it
+    std::vector<uint64_t> keys;  // keys of the tokens, from which inputs are computed
+    int32_t computed = 0;        // tokens of the request before this slice
     const std::vector<std::vector<int32_t>>* pages = nullptr;  // by group
     // By layer, [S,kServeTopk] of the request's text: attended to instead of what the layers would select.
     const std::vector<std::vector<int32_t>>* lists = nullptr;
@@ -78,13 +78,13 @@ private:
     std::unique_ptr<Metadata> metadata_;
     Memory fixed_;                     // caches, weights
     PlacedMemory placed_;              // the same on a GPU
-    std::vector<smla_cache> caches_;   // by group, the first layer's
-    std::vector<smla_cache> windows_;  // of the layers after it
+    std::vector<smla_cache> caches_;   // caches of the first layer, by group
+    std::vector<smla_cache> windows_;  // caches of later layers
     std::vector<std::vector<int32_t>> tables_;
     std::vector<int32_t> starts_, lengths_;
     Tensor w_uk_t_{}, w_uv_{}, sink_{}, ape_{}, norm_{}, frequencies_{};
     OwnedWorkspace workspace_;
-    int64_t width_ = 0;  // of one layer's output
+    int64_t width_ = 0;  // width of one layer's output
 };
 
 }  // namespace smla::cli

@@ -1,4 +1,4 @@
-// Numbers of a token: the same from its key in any batch.
+// Pseudo-random numbers of a token, which depend only on its key.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ inline uint64_t mixed(uint64_t x) {  // splitmix64
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31);
 }
-// Number `i` of a token's input `what`, any bits.
+// Returns 64 bits for number `i` of a token's input `what`.
 inline uint64_t drawn(uint64_t key, uint64_t what, uint64_t i) {
     return mixed(key ^ mixed(what * 1000003 + i));
 }

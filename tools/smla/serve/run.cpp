@@ -6,7 +6,7 @@ namespace smla::cli {
 
 namespace {
 
-constexpr int32_t kBlock = 256;  // tokens: whole pages of every group
+constexpr int32_t kBlock = 256;  // tokens that fill whole pages of every group
 constexpr int32_t kMostGuesses = 3;
 constexpr uint64_t kWrong = 0x5851f42d4c957f2du;
 
@@ -98,11 +98,11 @@ std::vector<ServeRun::Part> ServeRun::schedule() {
     std::vector<Part> parts;
     int32_t left = limits_.step_tokens;
     const auto below = [&](uint64_t n) { return int32_t(random_() % n); };
-    for (size_t i = 0; i < running_.size(); ++i) {  // fit() may shorten the list
+    for (size_t i = 0; i < running_.size(); ++i) {  // fit() can shorten the list
         const int32_t total = trace_[size_t(running_[i].id)].total(),
                       missing = known(running_[i]) - running_[i].computed;
         Part part{i, std::min(missing, left), 0};
-        if (missing == 1 && running_[i].produced > 0) {  // a decode may guess
+        if (missing == 1 && running_[i].produced > 0) {  // a decode step can include guessed tokens
             const int32_t guesses = std::min({below(kMostGuesses + 1), left - 1, total - known(running_[i])});
             const int32_t good = guesses > 0 ? below(uint64_t(guesses) + 1) : 0;
             part.right += good;

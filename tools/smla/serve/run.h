@@ -13,7 +13,7 @@ namespace smla::cli {
 
 struct ServeLimits {
     int32_t step_tokens, requests;
-    std::vector<int32_t> pages;  // of each group
+    std::vector<int32_t> pages;  // pages of each group
     uint64_t seed;
 };
 
@@ -60,7 +60,7 @@ private:
     ServeLimits limits_;
     std::vector<PagePool> pools_;
     std::vector<Request> running_, waiting_;
-    std::map<int32_t, Pages> prefixes_;  // by tokens: pages of the shared text
+    std::map<int32_t, Pages> prefixes_;  // pages of the shared text, by tokens
     std::mt19937_64 random_;
     size_t arrived_ = 0;
     int32_t clock_ = 0;

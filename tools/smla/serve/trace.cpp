@@ -27,7 +27,8 @@ std::vector<TraceRequest> read_trace(const std::string& path) {
 
 std::vector<TraceRequest> parse_trace(std::istream& file, const std::string& path) {
     constexpr const char* kHead = "arrival,prompt,output,shared";
-    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // of UTF-8, as spreadsheets write it
+    constexpr std::string_view kByteOrderMark =
+        "\xEF\xBB\xBF";  // byte order mark of UTF-8, which spreadsheets write
     constexpr int32_t kMostTokens = 1 << 20;
     std::vector<TraceRequest> out;
     int64_t tokens = 0;

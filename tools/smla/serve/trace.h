@@ -22,7 +22,7 @@ constexpr size_t kMostTraceBytes = size_t(16) << 20;
 // Tokens of all requests: a run keeps an output and a cached row of each.
 constexpr int64_t kMostTraceTokens = int64_t(1) << 18;
 
-// The same of what a file holds. Errors name `path` and the line.
+// Parses the contents of a file. Errors name `path` and the line.
 std::vector<TraceRequest> parse_trace(std::istream& file, const std::string& path);
 
 }  // namespace smla::cli

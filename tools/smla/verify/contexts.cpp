@@ -18,7 +18,7 @@ bool isa_is_open(const smla_context_args& args) {
 
 bool begins(const std::string& name, const std::string& with) { return name.rfind(with, 0) == 0; }
 
-// A name says what its kernel needs: cpu_avx512_bf16_attend, cuda_sm90_attend.
+// A kernel's name contains its requirement: cpu_avx512_bf16_attend, cuda_sm90_attend.
 smla_isa isa_of_name(const std::string& kernel) {
     for (smla_isa isa = kLastIsa; isa > SMLA_ISA_SCALAR; --isa)
         if (begins(kernel, text("cpu_", isa_name(isa), "_"))) return isa;

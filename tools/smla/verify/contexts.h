@@ -1,4 +1,4 @@
-// The contexts that problems run in: what the options leave open is drawn for each problem.
+// Contexts of problems. Settings that no option fixes are drawn for each problem.
 #pragma once
 
 #include "context_options.h"
@@ -23,11 +23,12 @@ public:
     explicit Contexts(const ContextOptions& options);
 
     std::vector<smla_engine> engines() const;
-    // `any_isa`: weaker instruction sets than the best are drawn too, where the options leave that open.
+    // `any_isa`: also draw weaker instruction sets, unless an option fixes the set.
     Setting draw(kit::Random& random, bool any_isa) const;
     Context& get(smla_engine engine, const Setting& setting);
     std::string demanded(smla_engine engine, Stage stage);
-    // What a kernel needs, by its name, that no context of these options has; empty: nothing.
+    // Returns the requirement in a kernel's name that no context of these options meets; empty if there is
+    // none.
     std::string lacks(smla_engine engine, const std::string& kernel);
 
 private:

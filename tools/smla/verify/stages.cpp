@@ -21,22 +21,23 @@ using kit::Problem;
 using kit::Random;
 
 constexpr double kFloorOfAMinute = 200;
-constexpr double kMostOvertime = 4;  // times the seconds asked for: on a busy machine the floor comes first
-constexpr int kMostAttempts = 3000;  // to draw one problem that a kernel takes
+constexpr double kMostOvertime =
+    4;  // multiple of --seconds, because on a busy machine the floor has priority
+constexpr int kMostAttempts = 3000;  // attempts to draw a problem that a kernel supports
 
 int64_t floor_of(const StageCheckOptions& options) {
     if (options.floor) return options.floor;
     return std::max<int64_t>(1, int64_t(kFloorOfAMinute * std::min(options.seconds, 60.) / 60));
 }
 
-// FNV-1a: of a kernel's name, the same on every machine.
+// FNV-1a hash of a kernel's name, which is equal on every machine.
 uint64_t hash(const std::string& name) {
     uint64_t out = 0xcbf29ce484222325u;
     for (const char c : name) out = (out ^ uint8_t(c)) * 0x100000001b3u;
     return out;
 }
 
-// Which problem: the kernel that it was drawn for, and a number. A miss names it.
+// Identifies a problem by the kernel that it was drawn for and a number, as printed for a miss.
 struct ProblemId {
     std::string kernel;
     int64_t number;
@@ -51,12 +52,12 @@ struct ProblemId {
     }
 };
 
-// A problem and where it runs.
+// A problem with its context and settings.
 struct Case {
     std::unique_ptr<Problem> problem;
     Stage stage{};
     Setting setting{};
-    size_t budget = 0;   // of scratch; 0: none
+    size_t budget = 0;   // scratch budget in bytes; 0: none
     bool twice = false;  // the second run must give the same bits
 };
 
@@ -91,7 +92,7 @@ public:
         taken_ = seconds();
     }
 
-    // One problem, on every kernel that takes it.
+    // Runs a problem on every kernel that supports it.
     void run(const ProblemId& id) {
         bool found = false;
         for (Row& row : rows_) {

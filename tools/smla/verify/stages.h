@@ -9,7 +9,7 @@ namespace smla::cli {
 struct StageCheckOptions {
     double seconds = 5;
     int64_t floor = 0;    // fewest problems per kernel; 0: 200 for a minute, in proportion for less
-    uint64_t seed = 0;    // 0: from the clock, and printed
+    uint64_t seed = 0;    // 0: derived from the clock and printed
     std::string stage;    // only this one; empty: all
     std::string problem;  // only this one, KERNEL/NUMBER; empty: all
 };

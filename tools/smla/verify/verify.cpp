@@ -67,7 +67,7 @@ std::string line(const Combination& c) {
 int verify_files(const Tool& tool, const Options& options) {
     golden::VerifyOptions verify;
     const smla_context_args args = options.context.args();
-    const Context checked(args);  // what the options say is refused once, not by each file
+    const Context checked(args);  // reports invalid options once, not for each file
     verify.engine = args.engine;
     verify.isa = args.isa;
     verify.threads = args.threads;
@@ -76,8 +76,8 @@ int verify_files(const Tool& tool, const Options& options) {
     verify.kernel = options.context.kernel;
     Document rows = Document::array();
     int64_t ran = 0, skipped = 0, failed = 0;
-    std::vector<std::string> idle;  // files of which nothing ran as demanded
-    std::vector<Error> refused;     // files that cannot be checked; the others run
+    std::vector<std::string> idle;  // files for which no requested combination ran
+    std::vector<Error> refused;     // files that cannot be checked; all other files run
     Progress progress(int64_t(options.files.size()));
     for (const std::string& file : options.files) {
         progress.advance(0, file);
