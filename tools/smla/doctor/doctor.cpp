@@ -93,7 +93,7 @@ std::string cores_text(const Document& facts) {
     const int of_mask = facts["cores_of_affinity"].get<int>();
     if (limit >= of_mask) return cores;
     return text(cores, ": a CPU limit of ", fmt::format("{:g}", limit), " of ", of_mask,
-                " cores (OPENBLAS_NUM_THREADS=", usable, " holds OpenBLAS to it)");
+                " cores (OPENBLAS_NUM_THREADS=", usable, " limits OpenBLAS accordingly)");
 }
 
 // Empty if all cores share the memory of one node.

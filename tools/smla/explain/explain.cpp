@@ -223,7 +223,7 @@ void add_explain(CLI::App& app, Tool& tool) {
     command->add_flag("--all", options->all, "Show every kernel that does not run, with the reason");
     command
         ->add_option("--kv-dtype", options->backend.kv_dtype,
-                     "With --device: the engine's kv_cache_dtype: auto, bfloat16, fp8, fp8_ds_mla")
+                     "With --device: kv_cache_dtype of the engine, such as auto, bfloat16, fp8 or fp8_ds_mla")
         ->transform(any_case())
         ->capture_default_str();
     command->add_option("--backend", options->backend.backend,

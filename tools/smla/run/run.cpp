@@ -242,8 +242,8 @@ void add_options(CLI::App& command, Options& o) {
     command.add_option("checkpoint", o.checkpoint, "Folder with config.json and model.safetensors");
     command.add_option(
         "--hidden", o.hidden,
-        "Input: safetensors with hidden, [S,X] or [B,S,X]; may have position_ids; hidden.layer3 of "
-        "a layer that this one reads");
+        "Input: safetensors file with hidden, [S,X] or [B,S,X]; optional position_ids; hidden.layer3 if "
+        "the layer reads layer 3");
     command.add_option("--hidden-name", o.hidden_name,
                        "Name of the input tensor; default: hidden or hidden_states");
     command.add_option("--out", o.out, "Output: safetensors file with y, f32");
