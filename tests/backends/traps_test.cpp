@@ -365,8 +365,7 @@ TEST(FieldBugs, T36_StaleMetadata) {
         return metadata;
     };
     const BackendArgs mine = small(SMLA_FAMILY_HYBRID);
-    EXPECT_EQ(refused(of(kDsv4SparseMlaSm120, mine, false).get()),
-              "args.metadata");  // metadata that was never built
+    EXPECT_EQ(refused(of(kDsv4SparseMlaSm120, mine, false).get()), "args.metadata");  // never built
     EXPECT_EQ(refused(of(kFlashMlaSparse, small(SMLA_FAMILY_DSA), true).get()), "args.metadata");
     EXPECT_EQ(refused(of(kFlashMlaSparseDsv4, mine, true).get()), "args.metadata");
     EXPECT_EQ(refused(of(kDsv4SparseMlaSm120, small(SMLA_FAMILY_HYBRID, 128), true).get()), "args.metadata");

@@ -202,7 +202,7 @@ TEST(CudaTables, ScoreOverPagesOnHopperSaysWhatItDoesNotTake) {
         return kernel.refuse(args, env);
     };
     const auto rows_of_each = [](int rows) {
-        return text("it supports 1 rows per request with 16-bit products, got ", rows);
+        return text("16-bit products limit the rows per request to 1, got ", rows);
     };
     using Args = smla_score_args;
     EXPECT_EQ(refusal([](Args&) {}), "");
@@ -281,8 +281,8 @@ TEST(CudaTables, MmaTakesRecordsOfV41BesideEachOther) {
             EXPECT_EQ(refusal_of_mma(cache_of(primary, 0), cache_of(extra, 0)), "");
         for (const smla_format other : {SMLA_ROW_BF16, SMLA_FP8_584, SMLA_FP8_528})
             EXPECT_EQ(refusal_of_mma(cache_of(primary, 0), cache_of(other, other == SMLA_ROW_BF16 ? 512 : 0)),
-                      text("keys of ", find_format(primary)->name, " and of ", find_format(other)->name,
-                           " become different operands"));
+                      text("caches of ", find_format(primary)->name, " and ", find_format(other)->name,
+                           " cannot be combined"));
         smla_cache odd = cache_of(primary, 0);
         odd.page_stride_bytes = 64 * 528 + 8;
         EXPECT_EQ(refusal_of_mma(odd, {}), "primary pages and rows must be aligned to 16 bytes");

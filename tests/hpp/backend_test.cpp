@@ -45,7 +45,7 @@ TEST(HppBackend, names_and_what_they_say) {
     args.device = smla::device("sm_120");
     EXPECT_EQ(smla::why_not("SPARSE_MLA_SM120", args, true), "");
     EXPECT_EQ(smla::why_not("FLASHMLA_SPARSE", args, true),
-              "compute capability 12.x is not supported (supported: 9), 10");
+              "compute capability 12.x is not supported (supported: 9, 10)");
     const auto chosen = nlohmann::json::parse(smla::select_backend(args));
     EXPECT_EQ(chosen["backend"], "SPARSE_MLA_SM120");
     EXPECT_EQ(chosen["candidates"].size(), 3u);

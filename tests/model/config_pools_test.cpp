@@ -27,7 +27,7 @@ TEST(Config, Pools) {
         EXPECT_EQ(config.sources(layer).selection, -1);
         expect_error([&] { config.check_computed(layer); }, SMLA_UNSUPPORTED, "layer",
                      text(layer, ", a linear attention (KDA) layer"),
-                     "at least one sparse attention layer: 3, 7, 11, 15, 19, 23, 27, 31, ...");
+                     "a sparse attention layer: 3, 7, 11, 15, 19, 23, 27, 31, ...");
     }
     for (const int64_t layer : {3, 7, 43}) {
         EXPECT_EQ(config.layer_kind(layer), LayerKind::dsa);

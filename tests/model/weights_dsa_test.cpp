@@ -69,7 +69,7 @@ TEST(DsaWeights, Pools) {
         expect_same(w.indexer->pool_gate, store.tensor(prefix + gate));
         expect_same(w.indexer->pool_ape, store.tensor(prefix + ape));
         expect_error([&] { load_dsa_weights(store.open(), config, 0); }, SMLA_UNSUPPORTED, "layer",
-                     "0, a linear attention (KDA) layer", "at least one sparse attention layer: 1");
+                     "0, a linear attention (KDA) layer", "a sparse attention layer: 1");
         store.remove(prefix + ape);
         expect_error([&] { load_dsa_weights(store.open(), config, 1); }, SMLA_DATA_ERROR,
                      "c.safetensors: layer 1: tensor " + prefix + ape, "absent");

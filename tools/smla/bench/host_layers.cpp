@@ -147,7 +147,7 @@ private:
         file << text;
         file.close();
         if (!file || truncate(path.c_str(), int64_t(sizeof length + length) + end) != 0)
-            fail(SMLA_IO_ERROR, path, text("cannot write the file: ", std::strerror(errno)), "");
+            fail(SMLA_IO_ERROR, path, smla::text("cannot write the file: ", std::strerror(errno)), "");
     }
     std::filesystem::path folder_;
 };

@@ -60,7 +60,7 @@ std::string refuse_score_pages(const smla_score_args& args, const Env& env) {
     const int64_t heads = args.q.shape[1], tokens = args.q.shape[0];
     if (heads <= 16 || heads % 4 != 0) return text("it requires 20 to 64 heads in steps of 4, got ", heads);
     if (const sm90::pages::Rows rows(args); !rows.fit)
-        return text("it supports ", rows.rows, " rows per request with 16-bit products, got ",
+        return text("16-bit products limit the rows per request to ", rows.rows, ", got ",
                     rows_of_request(args, {}));
     const CacheView keys(args.keys);
     if (keys.pages == 0) return "the cache has no pages";
