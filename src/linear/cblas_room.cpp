@@ -171,7 +171,8 @@ private:
     }
     void start_again(const Cblas& library) {
         if (const std::string lacks = IdleThreads().start(threads_of_cblas()); !lacks.empty())
-            fail(SMLA_OUT_OF_MEMORY, "CBLAS", lacks, "enough threads to replace the threads that fork() ended");
+            fail(SMLA_OUT_OF_MEMORY, "CBLAS", lacks,
+                 "enough threads to replace the threads that fork() ended");
         run_on_library_thread(kCblasThreads, [&] { multiply(library); });
         threads_ended_ = false;
     }

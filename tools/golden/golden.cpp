@@ -190,7 +190,8 @@ void check_tensors(const Golden& golden) {
 
 void check_suffix(const std::string& suffix, const std::string& file) {
     const bool fits = suffix.empty() || (suffix[0] == '.' && suffix.find('.', 1) == std::string::npos);
-    SMLA_CHECK(fits, file + ": layers.suffix", in_quotes(suffix), "an empty string, or a dot followed by a word without dots");
+    SMLA_CHECK(fits, file + ": layers.suffix", in_quotes(suffix),
+               "an empty string, or a dot followed by a word without dots");
 }
 
 }  // namespace
