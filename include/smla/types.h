@@ -60,9 +60,9 @@ enum {
 typedef struct smla_error {
     smla_status status;
     const char* field;
-    /* Value of the field. */
+    /* Value of the field, or a sentence that says what happened if no value is wrong. */
     const char* got;
-    /* Required value of the field. */
+    /* Required value of the field; empty if `got` is a sentence. */
     const char* wanted;
     /* Complete message in one line. */
     const char* message;

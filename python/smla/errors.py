@@ -13,7 +13,7 @@ __all__ += ["OutOfMemory", "Unsupported", "WorkspaceTooSmall"]
 
 class Error(Exception):
     """Base class of all errors. `field` names the invalid value ("args.q.dtype"), `got` is that value, and
-    `wanted` is the requirement.
+    `wanted` is the requirement. If no value is wrong, `got` is a sentence and `wanted` is empty.
 
     Example:
         >>> try:
