@@ -96,8 +96,9 @@ testing::AssertionResult refused(smla_status status, smla_status wanted, const s
         return testing::AssertionFailure() << "status " << smla_status_name(status) << ": " << message;
     if (got_field != field)
         return testing::AssertionFailure() << "not the field " << field << ": " << message;
-    if (!*error.got || !*error.wanted || message.find(got_field) == std::string::npos ||
-        message.find(error.wanted) == std::string::npos || message.find(error.got) == std::string::npos)
+    const std::string got = error.got, must = error.wanted;
+    const std::string text = must.empty() ? got : "got " + got + ", wanted " + must;
+    if (got.empty() || message.find(got_field + ": " + text) == std::string::npos)
         return testing::AssertionFailure() << "the text does not say all: " << message;
     return testing::AssertionSuccess();
 }

@@ -211,14 +211,14 @@ TEST(CudaProject, TheKernelOfFewTokensSaysWhatItDoesNotTake) {
         EXPECT_EQ(kFewTokensProject.workspace(product(x, SMLA_BF16, SMLA_F32, 8, 2, 7, 64), env, 0),
                   kWorkspaceHeader);
     }
-    sent_on(product(SMLA_F32, SMLA_BF16, SMLA_F32, 9, 2, 7, 64), "up to 8");
-    sent_on(product(SMLA_F32, SMLA_F32, SMLA_F32, 3, 2, 7, 64), "up to 2");
-    sent_on(product(SMLA_F16, SMLA_F16, SMLA_F32, 1, 2, 7, 64), "weights of f32 and bf16");
-    sent_on(product(SMLA_F64, SMLA_BF16, SMLA_F64, 1, 2, 7, 64), "f32, bf16 and f16");
-    sent_on(product(SMLA_F32, SMLA_BF16, SMLA_F32, 1, 2, 7, 60), "16-byte pieces");
+    sent_on(product(SMLA_F32, SMLA_BF16, SMLA_F32, 9, 2, 7, 64), "9 tokens exceed the limit of 8");
+    sent_on(product(SMLA_F32, SMLA_F32, SMLA_F32, 3, 2, 7, 64), "3 tokens exceed the limit of 2");
+    sent_on(product(SMLA_F16, SMLA_F16, SMLA_F32, 1, 2, 7, 64), "weights must be f32 or bf16");
+    sent_on(product(SMLA_F64, SMLA_BF16, SMLA_F64, 1, 2, 7, 64), "x and out must be f32, bf16 or f16");
+    sent_on(product(SMLA_F32, SMLA_BF16, SMLA_F32, 1, 2, 7, 60), "aligned to 16 bytes");
     smla_project_args apart = product(SMLA_F32, SMLA_BF16, SMLA_F32, 2, 2, 7, 64);
     apart.x.stride_elems[0] += 2;  // 8 bytes
-    sent_on(apart, "16-byte pieces");
+    sent_on(apart, "aligned to 16 bytes");
 
     const auto along_n = [](int64_t outer, int64_t inner) {
         smla_project_args args = product(SMLA_F32, SMLA_BF16, SMLA_F32, 4, 2, outer, inner);
@@ -226,8 +226,8 @@ TEST(CudaProject, TheKernelOfFewTokensSaysWhatItDoesNotTake) {
         return args;
     };
     EXPECT_EQ(refusal(along_n(64, 1001)), "");
-    sent_on(along_n(60, 128), "neither along k nor along n");
-    sent_on(along_n(64, 1025), "does not fit shared memory");
+    sent_on(along_n(60, 128), "w must be contiguous along k or n");
+    sent_on(along_n(64, 1025), "does not fit in shared memory");
 
     Env invariant = env;
     invariant.batch_invariant = true;
@@ -257,17 +257,17 @@ TEST(CudaProject, TheKernelByMmaSaysWhatItDoesNotTake) {
     for (const auto& args : {f32_by_bf16(17, 1, 7168, 16384), f32_by_bf16(65, 1, 576, 1024)})
         if (cublaslt().library.empty()) EXPECT_EQ(refusal(args), "") << "faster than the loops";
         else sent_on(args, "cuda_cublaslt_project is faster");
-    sent_on(product(SMLA_BF16, SMLA_BF16, SMLA_F32, 16, 2, 8, 64), "x of f32 and weights of bf16");
-    sent_on(product(SMLA_F32, SMLA_F32, SMLA_F32, 16, 2, 8, 64), "x of f32 and weights of bf16");
-    sent_on(product(SMLA_F32, SMLA_BF16, SMLA_F64, 16, 2, 8, 64), "f32, bf16 and f16");
-    sent_on(f32_by_bf16(16, 2, 7, 64), "8 and more");
-    sent_on(f32_by_bf16(16, 2, 8, 60), "16-byte pieces");
+    sent_on(product(SMLA_BF16, SMLA_BF16, SMLA_F32, 16, 2, 8, 64), "x must be f32 and w bf16");
+    sent_on(product(SMLA_F32, SMLA_F32, SMLA_F32, 16, 2, 8, 64), "x must be f32 and w bf16");
+    sent_on(product(SMLA_F32, SMLA_BF16, SMLA_F64, 16, 2, 8, 64), "out must be f32, bf16 or f16");
+    sent_on(f32_by_bf16(16, 2, 7, 64), "at least 8 outputs, got 7");
+    sent_on(f32_by_bf16(16, 2, 8, 60), "aligned to 16 bytes");
     smla_project_args apart = f32_by_bf16(16, 2, 8, 64);
     apart.x.stride_elems[0] += 2;  // 8 bytes
     sent_on(apart, "rows of x must be contiguous and aligned to 16 bytes");
     smla_project_args along_n = f32_by_bf16(16, 2, 12, 64);
     along_n.w.stride_elems[1] = 1, along_n.w.stride_elems[2] = 12;
-    sent_on(along_n, "neither along k nor along n");
+    sent_on(along_n, "w must be contiguous along k or n");
     smla_project_args odd_rows = f32_by_bf16(16, 2, 8, 64);
     odd_rows.w.stride_elems[1] += 4, odd_rows.w.stride_elems[0] = 8 * odd_rows.w.stride_elems[1];
     sent_on(odd_rows, "rows of w must be aligned to 16 bytes");

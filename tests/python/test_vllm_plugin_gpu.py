@@ -113,11 +113,11 @@ def sides(vllm, rng, batch, kind):
     return [Side(vllm, device, kind, common, inputs, cache) for device in ("cpu", DEVICE)]
 
 
-def check(host, gpu, out, real):
+def check(vllm, host, gpu, out, real):
     """`out` of the GPU against the CPU's, over the bytes of the GPU's cache.
 
     Each is within 1e-5 (f32) or 2^-6 of attention in float64 (test_vllm_plugin_steps.py), so two are within
-    twice that. Padding is 0 on both.
+    twice that. Padding is 0 on both; with metadata of vLLM's class, it is any finite number.
     """
     if host.kind.cache == "auto":  # a copy of the keys
         host.write()
@@ -126,7 +126,9 @@ def check(host, gpu, out, real):
     wanted = host.attend()
     bound = 2e-5 if wanted.dtype is torch.float32 else 2**-5
     torch.testing.assert_close(out.cpu(), wanted, rtol=bound, atol=bound)
-    assert wanted[:real].any() and not out[real:].any()
+    assert wanted[:real].any() and out.isfinite().all()
+    if vllm.facts["parents"] is None:
+        assert not out[real:].any()
 
 
 @kinds
@@ -134,7 +136,7 @@ def test_decodes_prefill_and_padding(vllm, kind):
     rng = torch.Generator().manual_seed(1)
     common, tokens, _, _ = batch_of(rng, PAGE, "cpu", queries=(1, 2, 0, 1, 20), padding=3)
     host, gpu = sides(vllm, rng, (common, tokens), kind)
-    check(host, gpu, gpu.step(), len(tokens))
+    check(vllm, host, gpu, gpu.step(), len(tokens))
 
 
 def captured(run):
@@ -166,7 +168,7 @@ def test_a_captured_forward_follows_batches_built_before_each_replay(vllm, kind)
         overwrite(gpu.inputs, inputs)
         out.fill_(torch.nan)
         graph.replay()
-        check(host, gpu, out, len(tokens))
+        check(vllm, host, gpu, out, len(tokens))
         assert torch.equal(out, gpu.attend())  # eager
 
 
@@ -190,7 +192,7 @@ def test_a_captured_build_follows_the_buffers_of_the_batch(vllm):
         overwrite(host.inputs, inputs)
         overwrite(gpu.inputs, inputs)
         graph.replay()
-        check(host, gpu, out, len(tokens))
+        check(vllm, host, gpu, out, len(tokens))
 
 
 def test_a_step_stays_on_the_current_stream_and_waits_for_nothing(vllm):

@@ -70,11 +70,6 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
     return near.empty() ? "" : "; did you mean " + near + "?";
 }
 
-std::string lower_case(std::string word) {
-    for (char& c : word) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
-    return word;
-}
-
 int parse_choice(const std::string& option, const std::string& value, const std::vector<std::string>& names) {
     const std::string wanted = lower_case(value);
     for (size_t i = 0; i < names.size(); ++i)

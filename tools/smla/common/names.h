@@ -17,7 +17,11 @@ std::string version_text();  // "smla 0.1.0"
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
 // Returns "; did you mean NAME?" for a similar name, or "".
 std::string suggestion(const std::string& word, const std::vector<std::string>& candidates);
-std::string lower_case(std::string word);
+// Returns the word with the letters A to Z in lower case.
+inline std::string lower_case(std::string word) {
+    for (char& c : word) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+    return word;
+}
 std::string joined(const std::vector<std::string>& words, const char* separator = ", ");
 
 // Index of `value`, in upper or lower case, in `names`, else an error that names the option.
