@@ -82,7 +82,7 @@ TEST(Checkpoint, Index) {
     index_error("{}", ": weight_map", "absent");
     index_error(R"({"weight_map":[]})", ": weight_map", "a list of 0");
     index_error(R"({"weight_map":{"a":1}})", ": weight_map.a", "1");
-    index_error(R"({"weight_map":{"a":"x","a":"y"}})", "", "the key \"a\" twice");
+    index_error(R"({"weight_map":{"a":"x","a":"y"}})", "", "a duplicate key \"a\"");
     for (const char* path : {"../secret", "/etc/passwd", "..", ".", "", "sub/x", "a\\u0000b"}) {
         folder.write(kIndex, text("{\"weight_map\":{\"a\":\"", path, "\"}}"));
         const Error error = test::error_of([&] { Checkpoint::open(folder.path()); });

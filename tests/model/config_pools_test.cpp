@@ -68,7 +68,7 @@ TEST(Config, PoolsAndListsOfLayers) {
     refused("num_hidden_layers", 4, "layer_types, indexer_types",
             "layer_types 3 layers; indexer_types 3 layers",
             "layer_types at least 4 (num_hidden_layers); indexer_types at least 4 (num_hidden_layers)");
-    refused("indexer_types", {"shared", "full", "full"}, "indexer_types", "layer 0 shared",
+    refused("indexer_types", {"shared", "full", "full"}, "indexer_types", "a shared layer 0",
             "a full layer 0 (the first sparse layer must select)");
     refused("qk_rope_head_dim", 64, "qk_rope_head_dim", "64", "0 (attention of this model has no RoPE)");
     refused("index_kpool", 3, "index_topk", "2048", "a multiple of index_kpool (3)");

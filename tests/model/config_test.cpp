@@ -111,7 +111,7 @@ TEST(Config, IndexSharingInItsThreeSpellings) {
     bad(with(base, "indexer_types", R"(["full", "shared"])"), "indexer_types", "2 layers",
         "at least 4 (num_hidden_layers)");
     bad(with(base, "indexer_types", R"(["shared", "full", "full", "full"])"), "indexer_types",
-        "layer 0 shared");
+        "a shared layer 0");
     bad(with(base, "index_topk_pattern", "\"FX\\u0001F\""), "index_topk_pattern[1], index_topk_pattern[2]",
         "index_topk_pattern[1] X; index_topk_pattern[2] \\x01");
     bad(with(base, "index_topk_pattern", "3"), "index_topk_pattern", "3", "a string");
@@ -331,7 +331,7 @@ TEST(Config, ModelTypes) {
     expect_error([] { parse("[]"); }, SMLA_DATA_ERROR, "config.json", "a list of 0", "an object");
     EXPECT_EQ(error_of([] { parse("{"); }).wanted, "valid JSON");
     expect_error([] { parse(R"({"model_type": "deepseek_v4", "model_type": "deepseek_v32"})"); },
-                 SMLA_DATA_ERROR, "config.json", "the key \"model_type\" twice");
+                 SMLA_DATA_ERROR, "config.json", "a duplicate key \"model_type\"");
 }
 
 TEST(Config, EveryFaultIsToldAtOnce) {

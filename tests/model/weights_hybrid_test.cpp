@@ -266,7 +266,8 @@ TEST(HybridWeights, SinksMayBeInfinite) {
                 store.tensor("layers.0.attn.attn_sink"));
     sinks[3] = NAN;
     expect_error([&] { load_hybrid_weights(store.open(), hybrid_config(), 0); }, SMLA_DATA_ERROR,
-                 "c.safetensors: layer 0: tensor layers.0.attn.attn_sink[3]", "nan", "a number");
+                 "c.safetensors: layer 0: tensor layers.0.attn.attn_sink[3]", "nan",
+                 "a value that is not NaN");
 }
 
 TEST(HybridWeights, WhatIsAbsentIsNamedInTheSpellingOfTheCheckpoint) {
