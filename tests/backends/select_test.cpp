@@ -181,9 +181,7 @@ TEST(Selection, ByName) {
         EXPECT_EQ(error.got, "FLASHMLA");
         for (const char* name : backend_names())
             EXPECT_NE(error.wanted.find(name), error.wanted.npos) << name;
-        for (const Backend* backend : all_backends())
-            for (const char* alias : backend->aliases)
-                EXPECT_NE(error.wanted.find(alias), error.wanted.npos) << alias;
+        EXPECT_LE(std::string(error.what()).size(), 300u) << error.what();  // so it names no aliases
     }
     const SmlaBackend environment("nonsense");
     EXPECT_THROW(select_backend(config, ""), Error);

@@ -296,7 +296,9 @@ CONTRACT_TEST(L9e_AWorkspaceHasRoomForItsHeaderAndAWordThatACallWrote) {
             EXPECT_TRUE(refused(smla_workspace_init(context, {scratch.data(), bytes}, nullptr),
                                 SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes"));
             EXPECT_EQ(std::string(last_error().got), std::to_string(bytes));
-            EXPECT_EQ(std::string(last_error().wanted).rfind(smla::text("at least ", kHeader, " (the header"), 0), 0u);
+            EXPECT_EQ(
+                std::string(last_error().wanted).rfind(smla::text("at least ", kHeader, " (the counters"), 0),
+                0u);
         }
         smla_error_word word{};
         EXPECT_TRUE(succeeded(smla_read_error(context, scratch.get(), nullptr, &word)));
