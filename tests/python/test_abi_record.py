@@ -61,8 +61,8 @@ def test_the_library_exports_what_is_recorded(abi):
 BROKEN = {
     "a field inserted": (
         "stages_attend.h",
-        "    smla_lse_base lse_base;\n    /* [n,T,H,Dv]",
-        "    smla_lse_base lse_base;\n    int64_t more;\n    /* [n,T,H,Dv]",
+        "    smla_lse_base lse_base;\n    /* Partial results",
+        "    smla_lse_base lse_base;\n    int64_t more;\n    /* Partial results",
         "smla_merge_args.partials: smla_tensor at byte 8 before, smla_tensor at byte 16 now",
     ),
     "a field gone": (
