@@ -1,4 +1,4 @@
-"""smla inside transformers: sparse attention of DeepSeek-V3.2, GLM-5.x, GLM-5.3-Flash and DeepSeek-V4.
+"""Runs the sparse attention of DeepSeek-V3.2, GLM-5.x, GLM-5.3-Flash and V4 in transformers on smla.
 
 After `import smla.transformers`, do one of the following:
 

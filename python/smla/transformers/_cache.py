@@ -229,7 +229,7 @@ class Cache(transformers.Cache):
 
     Args:
         config: configuration of the model.
-        max_tokens: tokens per sequence for which memory is allocated. Only caches that are not static grow.
+        max_tokens: tokens per sequence for which memory is allocated. A static cache does not grow.
         kv_format, index_format: record formats ("fp8_656", "index_fp8_132"). Default: as in enable().
         kv_scale: scale of kv_format, for fp8_576 and fp8_512.
         static: whether the size is fixed. The length is then a tensor, so that a compiled step supports every

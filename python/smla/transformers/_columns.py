@@ -11,8 +11,8 @@ from ._mask import columns_of, refused
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The columns of a batch and which of them hold tokens. The cost of a step does not depend on the number
-    of earlier columns: `padded` is None without padding, and otherwise all layers share one tensor."""
+    """The columns of a batch, with a mask of tokens. The cost of a step does not depend on the number of
+    earlier columns: `padded` is None without padding, and otherwise all layers share one tensor."""
 
     tokens: tuple[int, ...]  # number of tokens of each sequence
     count: int = 0

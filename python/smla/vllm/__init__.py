@@ -19,8 +19,8 @@ def register() -> bool:
     """Registers smla among vLLM's attention backends, and returns whether smla is registered.
 
     The name is SMLA, or CUSTOM if the registry accepts no new names. register() may be called repeatedly. If
-    vLLM has no such registry, or another plug-in uses the name, it warns and changes nothing. If the GPU
-    requires it, vLLM's indexer also runs on smla (smla.vllm.indexer).
+    vLLM has no such registry, or another plug-in uses the name, register() warns and changes nothing. If the
+    GPU requires it, vLLM's indexer also runs on smla (smla.vllm.indexer).
     """
     try:
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend

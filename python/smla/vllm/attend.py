@@ -29,7 +29,7 @@ def refuse(attn_type: Any, selections: list, **features: Any) -> None:
 
 
 class Attends:
-    """Mixin with the methods that every version of vLLM calls. Its sibling class sets the attributes."""
+    """Mixin with the methods that every version of vLLM calls. The other base class sets the attributes."""
 
     supports_dcp = can_return_lse_for_decode = True
     supports_quant_query_input = False

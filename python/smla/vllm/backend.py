@@ -51,12 +51,12 @@ class SmlaSparseBackend(AttentionBackend):
 
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec=None) -> list:
-        """Returns that any page size is supported; the backend of the indexer's cache selects the size."""
+        """Returns the supported page sizes: any. vLLM uses the page size of the indexer's cache."""
         return [MultipleOf(1)]
 
     @classmethod
     def customize_spec(cls, spec: Any) -> Any:
-        """Makes the page stride a multiple of the record, because vLLM numbers records through all pages."""
+        """Makes page strides multiples of the record size, because vLLM numbers records through all pages."""
         utils: Any = importlib.import_module("vllm.v1.attention.backends.mla.sparse_utils")
         align = getattr(utils, "align_blocks_to_rows", None)
         return spec if align is None else align(spec)
@@ -108,8 +108,8 @@ class SmlaSparseBackend(AttentionBackend):
 def _let_fp8_mean_ds_mla() -> None:
     """Makes `--kv-cache-dtype fp8` select the record of 656 bytes, as with vLLM's FLASHMLA_SPARSE.
 
-    A private function of vLLM's attention layer translates "fp8" for vLLM's backends, and this function
-    extends it. In versions of vLLM without it, "fp8" means one scale per layer and is not supported.
+    A private function of vLLM's attention layer translates "fp8" by the name of the backend, and the plug-in
+    wraps this function. If vLLM has no such function, "fp8" means one scale per layer and is not supported.
     """
     layer: Any = importlib.import_module("vllm.model_executor.layers.attention.mla_attention")
     theirs = getattr(layer, "_canonicalize_sparse_mla_kv_cache_dtype", None)

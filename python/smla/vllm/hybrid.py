@@ -1,7 +1,7 @@
 """Implementation of DeepSeek-V4's forward_mqa with vLLM's metadata. Requires vLLM.
 
 vLLM does not select V4's attention class through its registry of backends. install() therefore replaces
-forward_mqa in these classes.
+forward_mqa in the classes from which vLLM selects.
 """
 
 import importlib

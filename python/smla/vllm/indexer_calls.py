@@ -149,7 +149,7 @@ def merge_dcp_topk(group_of: Callable[[], Any]) -> Callable[..., None]:
 
 def select_of_ranks(gathered: torch.Tensor, out: torch.Tensor, topk_tokens: int) -> None:
     """Writes the positions with the largest scores of each row to out. gathered: [T,N,2] f32: scores, and
-    positions as the bits of an i32."""
+    positions stored as i32 bits."""
     positions, order = gathered[..., 1].contiguous().view(torch.int32).sort(dim=1)
     scores = gathered[..., 0].gather(1, order)
     ends = (positions != _NOWHERE).sum(1, dtype=torch.int32)
