@@ -1,6 +1,6 @@
 /* smla/backend.h: attention backends, the units that an inference engine plugs in. A backend has a name,
  * supported types and shapes, a cache shape, metadata built once per step, and a forward call per layer.
- * Names, fields and rules are those of the published backends; docs/backends has a table for each. A backend
+ * Names, fields and rules follow the published backends; docs/backends has a table for each. A backend
  * serves one kind of layer: V3.2 and GLM-5.x (SMLA_FAMILY_DSA), or one compression ratio of V4
  * (SMLA_FAMILY_HYBRID) or V4.1 (SMLA_FAMILY_HYBRID_SHARED). All layers of one kind share one metadata object.
  * "DSA:" and "HYBRID:" mark fields of one family; "HYBRID:" means V4 and V4.1. */
@@ -89,7 +89,7 @@ SMLA_API smla_status smla_backend_list(const char* const** names, int32_t* count
 
 /* Writes the reasons why a backend cannot serve the arguments to buffer[*bytes], one per line. The text is
  * empty if the backend can serve them. Writes the length with the final zero to *bytes, and nothing else if
- * `buffer` is null. If `original` is 1, the reasons are those of the published backend. */
+ * `buffer` is null. If `original` is 1, applies the checks of the published backend. */
 SMLA_API smla_status smla_backend_why_not(const char* name, const smla_backend_args* args, int32_t original,
                                           char* buffer, size_t* bytes);
 
@@ -178,7 +178,7 @@ SMLA_API smla_status smla_backend_metadata_build(smla_backend_metadata* metadata
                                                  const smla_plan_batch* batch);
 
 /* Returns a field by its published name ("swa.decode_swa_lens"), or field NAME of smla/plan.h by the name
- * "plan.NAME". Numbers are i32 tensors [1]. Shapes are those of the last build. */
+ * "plan.NAME". Numbers are i32 tensors [1]. Shapes are as in the last build. */
 SMLA_API smla_status smla_backend_metadata_field(const smla_backend_metadata* metadata, const char* name,
                                                  smla_tensor* out);
 SMLA_API smla_status smla_backend_metadata_fields(const smla_backend_metadata* metadata,
@@ -213,7 +213,7 @@ typedef struct smla_backend_forward_args {
     smla_tensor output_scale, output_block_scale; /* Unsupported; must be absent. */
     /* DSA: the cache. HYBRID: the compressed cache. If pages is 0, nothing is written. */
     smla_cache kv_cache;
-    /* HYBRID: cache of the window. Page sizes, and page_rows if 0, are those of the metadata. */
+    /* HYBRID: cache of the window. Page sizes, and page_rows if 0, come from the metadata. */
     smla_cache swa_cache;
 } smla_backend_forward_args;
 

@@ -104,7 +104,7 @@ SMLA_API smla_status smla_context_device(const smla_context* context, smla_devic
                                          int32_t* device_index);
 
 /* Allocates memory on the context's device, aligned to 64 bytes on a CPU and 256 on a GPU. The contents are
- * undefined. Callers with memory of their own do not need this function or the next three. */
+ * undefined. Callers that manage their memory do not need this function or the next three. */
 SMLA_API smla_status smla_allocate(smla_context* context, size_t bytes, void** out);
 /* Frees memory, which may be null. Calls that use the memory must have finished: on a GPU, wait for their
  * stream first. */

@@ -16,8 +16,8 @@ extern "C" {
 
 typedef struct smla_layer smla_layer; /* Any number of threads may use a layer concurrently. */
 
-/* Reads a layer's weights. SMLA_DATA_ERROR lists every missing or misshapen tensor, including those of
- * `tensors`, in one error. The context must outlive the layer. */
+/* Reads a layer's weights. SMLA_DATA_ERROR lists every missing or misshapen tensor of the files or of
+ * `tensors` in one error. The context must outlive the layer. */
 SMLA_API smla_status smla_layer_create(smla_context* context, const smla_layer_args* args, smla_layer** out);
 /* Destroys a layer, which may be null. */
 SMLA_API void smla_layer_destroy(smla_layer* layer);
@@ -42,7 +42,7 @@ typedef struct smla_layer_step {
     smla_tensor out;    /* Output, [T,X] f32, bf16, f16 (f64). May be `hidden`. */
     /* Positions (V4: entries, GLM-5.3: pools) to attend to, [T,k] i32, ascending, then -1. Shared layers
      * require this tensor; layers that select nothing do not support it. Attention includes all listed
-     * positions that the block table has, even those of later tokens. */
+     * positions that the block table has, even positions of later tokens. */
     smla_tensor forced_topk;
     /* Optional output, [T,topk] i32: the selection, for layers that share it. Not written if forced_topk is
      * set or the layer has no indexer. */
@@ -79,7 +79,7 @@ typedef struct smla_session_args {
     int32_t max_step_tokens; /* Largest number of tokens of all requests in one step; 0 means 512. */
     float kv_scale;          /* Scale of fp8_576 and fp8_512, > 0. For other formats, 0 or 1. */
     size_t stage_budget;     /* Bound on the scratch bytes of a stage; 0 means the fastest size. */
-    /* V4, GLM-5.3: tokens that smla_session_truncate may remove in addition to those of the last step. */
+    /* V4, GLM-5.3: tokens that smla_session_truncate may remove in addition to the last step. */
     int32_t rewind_tokens;
     smla_writer kv_writer; /* SMLA_WRITER_* bits of kv_format; 0 selects vLLM's rules. */
     /* Session of layer smla_layer_info.entries_of, if that is another layer. That session must run each step
@@ -136,7 +136,7 @@ SMLA_API smla_status smla_session_end_request(smla_session* session, int32_t req
  * or at least the length before that step minus rewind_tokens. A smaller value is an error if its pages have
  * been freed. Entries and pools that end in a removed token are computed again from the states. */
 SMLA_API smla_status smla_session_truncate(smla_session* session, int32_t request, int32_t tokens);
-/* Replaces the tokens of request `target` by those of request `source`, in separate pages. */
+/* Replaces the tokens of request `target` by the tokens of request `source`, in separate pages. */
 SMLA_API smla_status smla_session_copy_request(smla_session* session, int32_t source, int32_t target);
 /* Beam search: request i gets the tokens that request sources[i] had, for every i < count; other requests do
  * not change. A request may occur several times; only then are pages copied. */

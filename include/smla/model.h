@@ -45,7 +45,7 @@ typedef struct smla_layer_args {
     /* Weights in memory; other tensors of a model are ignored. Each tensor must be complete, on the host or
      * on the context's GPU, when create is called. Only create reads the list and the names. A dense tensor
      * of the required dtype on the layer's device is borrowed: its memory must stay valid until the layer is
-     * destroyed, and the layer uses its current contents. Create copies all other tensors. */
+     * destroyed, and the layer uses its current contents. All other tensors are copied. */
     const smla_named_tensor* tensors;
     const char* config_json; /* Text of a config.json instead of `config`. Only create reads it. */
 } smla_layer_args;

@@ -1,4 +1,4 @@
-/* smla/plan.h: plans. A plan contains what the kernels of a step need to know about its batch; it is computed
+/* smla/plan.h: plans. A plan contains the data about a batch that the kernels of a step use; it is computed
  * once per step and shared by all layers.
  *
  * smla_plan_create allocates buffers for the largest step. A build only changes their contents: addresses
@@ -34,7 +34,7 @@ typedef struct smla_plan_args {
     /* Query tokens of a step, including padding. */
     int32_t max_tokens;
     int32_t max_requests;
-    int32_t max_seq_len;        /* Tokens of a request, including those of the step. */
+    int32_t max_seq_len;        /* Tokens of a request, including the step's tokens. */
     int32_t speculative_tokens; /* Requests of at most 1 + speculative_tokens query tokens are decodes. */
     int32_t uniform_decodes;    /* 1: decodes must also have as many query tokens as the first request. */
     /* With SMLA_GROUP_WINDOW, tokens in the window, including the query token; otherwise 0. */
@@ -138,7 +138,7 @@ SMLA_API void smla_plan_destroy(smla_plan* plan);
  *   ragged_*             the values stop at 2^31 - 1 */
 SMLA_API smla_status smla_plan_build(smla_plan* plan, const smla_plan_batch* batch);
 
-/* Returns a field by name. Shapes are those of the last build; addresses never change. Fails for a name that
+/* Returns a field by name. Shapes are as in the last build; addresses never change. Fails for a name that
  * this plan does not have.
  *
  * A token is valid if all its slots are >= 0. A token that is not valid attends to nothing: its lengths,

@@ -6,8 +6,8 @@
  * primary.cache.data for a cache, primary.cache.scale_device or softmax_scale_device for an f32 on the
  * device. All other addresses are also fixed; their memory must stay valid until the last run has finished.
  *
- * A run rejects the same addresses as the plain call. In a workspace of smla_call_bytes bytes, the results of
- * a run have the same bits as those of the plain call. A run allocates no device memory and may be captured
+ * A run rejects the same addresses as the plain call. In a workspace of smla_call_bytes bytes, a run has the
+ * same results as the plain call, bit for bit. A run allocates no device memory and may be captured
  * in a CUDA graph, whose replays use the captured addresses. If the alignment of an address (up to 256 bytes)
  * differs from its alignment at creation, the run is planned like a plain call and takes as long as one.
  *
@@ -43,7 +43,7 @@ SMLA_API smla_status smla_backend_call_create(const smla_backend* backend,
 SMLA_API smla_status smla_call_bytes(const smla_call* call, size_t* bytes);
 
 /* Runs the call with moving_count addresses, in the order of `moving`. Only the address of a tensor or cache
- * without elements may be null. Returns what the plain call returns. */
+ * without elements may be null. Returns the status of the plain call. */
 SMLA_API smla_status smla_call_run(const smla_call* call, const void* const* addresses,
                                    smla_workspace workspace, smla_stream stream);
 

@@ -1,4 +1,4 @@
-/* smla/rows.h: integer operations of the attention backends. The functions convert what an indexer selected
+/* smla/rows.h: integer operations of the attention backends. They convert the selection of an indexer
  * (positions, or entries of a compressed cache, both local to a request) to the rows that attention kernels
  * read. Tensors must be on the host. Results are exact; masked entries are -1, and so are rows beyond a
  * request's table.
@@ -22,7 +22,7 @@ typedef struct smla_request_rows_args {
     int32_t page_rows;
     int32_t compact; /* 1: moves entries of -1 behind the other rows, which keep their order. */
     /* Number of context-parallel ranks; 0 means 1. This rank keeps the positions p with (p / interleave) %
-     * ranks == rank and looks them up in its own numbering. */
+     * ranks == rank and looks them up in its local numbering. */
     int32_t ranks;
     int32_t rank;
     int32_t interleave; /* Consecutive positions of one rank; 0 means 1. */

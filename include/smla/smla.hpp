@@ -1,5 +1,5 @@
 // smla/smla.hpp: header-only C++20 wrapper of the C ABI, with handles that free themselves, errors as
-// exceptions, and tensors from C++ memory. Argument structs are those of the C headers; the wrapper sets
+// exceptions, and tensors from C++ memory. Argument structs come from the C headers; the wrapper sets
 // struct_size and version.
 //
 //   smla::Context   engine and threads: smla::Cpu, smla::Gpu; every stage is a member, context.attend(args)
@@ -7,7 +7,7 @@
 //                   memory on a context's device: context.tensor<float>({4, 576}), context.workspace()
 //   smla::tensor, smla::cache, smla::View
 //                   views of vectors and arrays on the host
-//   smla::Plan      what a step's kernels need to know of its batch, with typed views of the fields
+//   smla::Plan      data about a batch that the kernels of a step use, with typed views of the fields
 //   smla::Layer     an attention layer of a checkpoint
 //   smla::Session   a layer with its caches
 //   smla::Backend   an attention backend by its published name, and smla::Metadata of its steps
@@ -17,8 +17,8 @@
 // Handles can be moved but not copied. A layer keeps its context alive, and a session its layer. A moved-from
 // handle throws an Error when it is used.
 //
-// All names are in the inline namespace v0 of the ABI's major version, so their symbols differ from those of
-// another version and from the library's own.
+// All names are in the inline namespace v0 of the ABI's major version, so their symbols differ from the
+// symbols of another version and of the library.
 #ifndef SMLA_SMLA_HPP
 #define SMLA_SMLA_HPP
 

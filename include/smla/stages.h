@@ -75,7 +75,7 @@ SMLA_API smla_status smla_run_stage(smla_context* context, smla_stage stage, con
  * MiB. */
 SMLA_API smla_status smla_workspace_init(smla_context* context, smla_workspace workspace, smla_stream stream);
 
-/* Loads and creates what calls with these shapes need (kernels, plans of matrix products), so that later
+/* Loads and creates kernels and plans of matrix products for calls with these shapes, so that later
  * calls may be captured in a CUDA graph. A captured call that would have to create something fails. Ignores
  * data pointers. Does nothing on a CPU. */
 SMLA_API smla_status smla_prepare(smla_context* context, smla_stage stage, const void* args);

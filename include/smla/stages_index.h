@@ -131,14 +131,14 @@ typedef struct smla_score_select_args {
     int32_t columns;
     /* Arguments of score, without logits. struct_size is its size or 0. */
     smla_score_args score;
-    /* Arguments of select, without scores, ids, starts, ends and request_of_token, which are those of
+    /* Arguments of select, without scores, ids, starts, ends and request_of_token, which come from
      * `score`; rows therefore need score.block_table. struct_size is its size or 0. */
     smla_select_args select;
 } smla_score_select_args;
 
 /* Runs score, then select, with the same bits but without storing all logits: the workspace bounds the
  * scratch.
- * Errors: those of score and select ("args.score.q", "args.select.indices"), and SMLA_INVALID_ARGUMENT for
+ * Errors: as in score and select ("args.score.q", "args.select.indices"), and SMLA_INVALID_ARGUMENT for
  * fields that must be absent. */
 SMLA_API smla_status smla_score_select(smla_context* context, const smla_score_select_args* args,
                                        smla_workspace workspace, smla_stream stream);
@@ -188,7 +188,7 @@ typedef struct smla_score_select_blocks_args {
 
 /* Runs score and select on candidate blocks of columns, without reading keys of other blocks. With all
  * blocks, the selection has the bits of score_select.
- * Errors: those of score and select; SMLA_INVALID_ARGUMENT for block_maxima of another width than NB. */
+ * Errors: as in score and select; SMLA_INVALID_ARGUMENT for block_maxima of another width than NB. */
 SMLA_API smla_status smla_score_select_blocks(smla_context* context,
                                               const smla_score_select_blocks_args* args,
                                               smla_workspace workspace, smla_stream stream);

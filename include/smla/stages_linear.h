@@ -72,7 +72,7 @@ typedef struct smla_rope_args {
 SMLA_API smla_status smla_rope(smla_context* context, const smla_rope_args* args, smla_workspace workspace,
                                smla_stream stream);
 
-/* Rotates channels back, by -positions[t] * frequencies[i]. Errors are those of smla_rope. */
+/* Rotates channels back, by -positions[t] * frequencies[i]. Errors are as in smla_rope. */
 SMLA_API smla_status smla_inverse_rope(smla_context* context, const smla_rope_args* args,
                                        smla_workspace workspace, smla_stream stream);
 

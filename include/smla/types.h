@@ -237,7 +237,7 @@ enum {
     SMLA_PRECISION_ROUNDED = 2
 };
 
-/* CUDA stream. Null means the default stream, and is the only stream of a CPU. */
+/* CUDA stream. Null means the default stream; a CPU has only this stream. */
 typedef void* smla_stream;
 
 #ifdef __cplusplus

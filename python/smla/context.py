@@ -335,7 +335,7 @@ def default_context(device: Any = (DeviceType.CPU, 0)) -> Context:
 
 def set_default_context(context: Context) -> None:
     """Sets the default context of a device, for calls of all threads. Existing layers and backends keep
-    theirs.
+    their contexts.
 
     Example:
         >>> smla.set_default_context(smla.Context("cpu", threads=1))

@@ -1,5 +1,5 @@
 // fp8_584 (fp8_ds_mla of V4): CUDA and Triton writers use scale 2^ceil(log2(max(amax, 1e-4) / 448)), with the
-// lower bound before the division. fp8_656 has it after the division.
+// lower bound before the division. Writers of fp8_656 apply the bound after the division.
 #include "formats/codec.h"
 
 namespace smla {

@@ -84,12 +84,12 @@ def test_a_mask_that_is_written_after_its_step():
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda mask: None, "got none, wanted one with the padding of earlier steps"),
+        (lambda mask: None, "got none, wanted a mask with the padding of earlier steps"),
         (lambda mask: 1 - mask, "got other padding than in earlier steps"),
-        (lambda mask: torch.ones_like(mask), "got none, wanted one with the padding of earlier steps"),
+        (lambda mask: torch.ones_like(mask), "got none, wanted a mask with the padding of earlier steps"),
         (
             lambda mask: mask[:, 1:],
-            r"got \[3, 20\], wanted 3 sequences of 21 columns, those of the cache too",
+            r"got \[3, 20\], wanted 3 sequences of 21 columns, including the cached columns",
         ),
         (lambda mask: mask[:2], r"got \[2, 21\], wanted 3 sequences of 21 columns"),
     ],
@@ -113,5 +113,5 @@ def test_another_number_of_sequences():
     past = transformers.DynamicCache(config=fast.config)
     with torch.no_grad():
         fast(prompts(3, 20), past_key_values=past)
-        with pytest.raises(smla.Error, match="past_key_values: got 3 sequences, wanted 2, those of the step"):
+        with pytest.raises(smla.Error, match="past_key_values: got 3 sequences, wanted 2, as in the step"):
             fast(prompts(2, 1), past_key_values=past)

@@ -80,7 +80,7 @@ def test_layers_that_a_failure_left_apart(kind, monkeypatch):
     interrupted(fast, past, ids, 1, 1, monkeypatch)
     assert held(past) == [(LONG, LONG), (0, 0)]
     first, second = (each.layer_idx for each in on_smla._attentions(fast)[:2])
-    got = f"got 0 tokens in layer {second}, {LONG} in layer {first}, as a step that failed leaves them"
+    got = f"got 0 tokens in layer {second}, {LONG} in layer {first}, which is left by a failed step"
     text = f"{got}, {AGAIN}"
     with pytest.raises(smla.Error, match=text):
         fast(ids[:, :30], past_key_values=past)
@@ -101,7 +101,7 @@ def test_holes_in_the_mask_of_v4():
     _, fast = pair("v4")
     mask = torch.ones(2, 20, dtype=torch.int64)
     mask[1, 5:8] = 0
-    text = "attention_mask: got padding behind tokens, in sequence 1, wanted padding before the first token"
+    text = "attention_mask: got padding after tokens, in sequence 1, wanted padding only before the first"
     with pytest.raises(smla.Error, match=text):
         fast(prompts(2, 20), attention_mask=mask)
     counted = (mask.cumsum(1) - 1).clamp(min=0)

@@ -20,7 +20,7 @@ from transformers_models import KINDS, generate, padded, pair, prompts, small, t
 
 @pytest.mark.parametrize("version", ["5.15.9", "4.57.1", "6.0.0", "next"])
 def test_releases_that_are_refused(version):
-    with pytest.raises(ImportError, match=f"got transformers {version}, wants transformers 5.16 to 5.24"):
+    with pytest.raises(ImportError, match=f"got transformers {version}, wanted transformers 5.16 to 5.24"):
         _versions.check_version(version)
 
 
@@ -29,7 +29,7 @@ def test_releases_that_are_taken():
         warnings.simplefilter("error")
         for version in ("5.16.0", "5.17.0rc1", "5.24.4"):
             _versions.check_version(version)
-    with pytest.warns(UserWarning, match="transformers 5.25.0 is newer than what was tested"):
+    with pytest.warns(UserWarning, match="transformers 5.25.0 is newer than the tested releases"):
         _versions.check_version("5.25.0")
 
 
@@ -43,7 +43,7 @@ def test_a_missing_package_is_named(tmp_path):
     last = done.stderr.strip().splitlines()[-1]
     assert (
         done.returncode == 1
-        and "transformers cannot be imported (none here), wants transformers 5.16" in last
+        and "transformers cannot be imported (none here), wanted transformers 5.16" in last
     )
 
 
@@ -100,7 +100,7 @@ def test_masks_of_pools():
     _, fast = pair("flash")
     ids, mask = prompts(2, 20), torch.ones(2, 20, dtype=torch.int64)
     mask[1, 5:8] = 0
-    text = "attention_mask: got padding between tokens, wanted padding before the first token or behind"
+    text = "attention_mask: got padding between tokens, wanted padding only before the first token or after"
     with pytest.raises(smla.Error, match=text):
         fast(ids, attention_mask=mask)
     past = on_smla.Cache(fast.config)

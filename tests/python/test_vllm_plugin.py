@@ -60,7 +60,7 @@ def test_register_without_a_registry(monkeypatch, caplog):
     monkeypatch.delitem(sys.modules, "vllm.v1", raising=False)
     with caplog.at_level(logging.WARNING):
         assert not plugin.register()
-    assert "no attention backend of this vLLM" in caplog.text
+    assert "cannot be registered in this vLLM" in caplog.text
 
 
 def parts(vllm):

@@ -44,7 +44,7 @@ std::string text_of(Call call) {
 }  // namespace detail
 
 // Returns why a backend cannot serve the arguments, one reason per line; empty if the backend can. If
-// `original`, the reasons are those of the published backend.
+// `original`, applies the checks of the published backend.
 inline std::string why_not(const char* name, smla_backend_args args, bool original = false) {
     args = detail::sized(args);
     return detail::text_of([&](char* buffer, size_t* bytes) {

@@ -24,7 +24,7 @@ public:
         : context_(std::move(context)), budget_(budget) {}
 
     // Makes the workspace at least `bytes` large. Growing changes the address, keeps the error word and waits
-    // for the stream, so it fails in a capture: reserve what a captured call needs before the capture.
+    // for the stream, so it fails in a capture: reserve the memory of captured calls before the capture.
     void reserve(size_t bytes, smla_stream stream = nullptr) {
         bytes = (bytes < header ? header : bytes + alignment - 1) / alignment * alignment;
         if (bytes <= memory_.bytes()) return;

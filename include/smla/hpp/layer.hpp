@@ -137,7 +137,7 @@ public:
     void truncate(int32_t tokens, int32_t request = 0) {
         check(smla_session_truncate(get(), request, tokens));
     }
-    // Replaces the tokens of `target` by those of `source`, in separate pages.
+    // Replaces the tokens of `target` by the tokens of `source`, in separate pages.
     void copy_request(int32_t source, int32_t target) {
         check(smla_session_copy_request(get(), source, target));
     }

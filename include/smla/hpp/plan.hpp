@@ -1,4 +1,4 @@
-// smla/hpp/plan.hpp: plans, which contain what a step's kernels need to know about its batch.
+// smla/hpp/plan.hpp: plans, which contain the data about a batch that the kernels of a step use.
 #ifndef SMLA_HPP_PLAN_HPP
 #define SMLA_HPP_PLAN_HPP
 

@@ -158,7 +158,7 @@ def read(array, name, stream=0):
 
 
 class DLPack(Library):
-    """Adapter for DLPack. numpy: the library that allocates in its place on a CPU."""
+    """Adapter for DLPack. numpy: Library that allocates arrays on a CPU, because DLPack cannot."""
 
     def __init__(self, numpy):
         self._numpy = numpy

@@ -333,7 +333,7 @@ class _Queries:
 
 
 class _DenseKeys:
-    """Keys of `width` channels, and their scales in a second tensor, as caches of smla."""
+    """Keys of `width` channels with scales in a second tensor, converted to caches of smla."""
 
     def __init__(self, pair, width, like):
         kv, kv_sf = pair

@@ -35,7 +35,7 @@ class Report(Described):
         return f"{bytes_text(len(self.html))} of HTML: {names}"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the page to a file, whole or not at all, and returns its path."""
+        """Writes the page to a file atomically, and returns the path of the file."""
         path = Path(path)
         part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:

@@ -18,7 +18,7 @@ AXES = {
 
 
 def size(case, letter):
-    """Returns the value of a letter and the case without it, or None if the case does not have it."""
+    """Returns the size that a case has for a letter, and the rest of the case, or None without the letter."""
     match = _SIZE[letter].search(case)
     if match is None:
         return None

@@ -366,7 +366,7 @@ def score_select_blocks(
         block_maxima: True, or an array, to also return the maximum score of each block: +inf for the newest,
             -inf for blocks that are no candidates.
         best_blocks: True, or an array, to also return the `keep` blocks with the largest maxima, always
-            including the newest: `blocks` of later calls.
+            including the newest. Later calls accept them as `blocks`.
 
     Returns:
         BlockSelection.

@@ -43,7 +43,7 @@ def _put_cache(values, name, cache):
 
 
 def _plain(name, view):
-    """Returns the tensor under a smla.Tensor, viewed as its dtype; e2m1 stays bytes."""
+    """Returns the tensor of a smla.Tensor, viewed as its dtype; e2m1 stays bytes."""
     if not isinstance(view.array, torch.Tensor):
         raise _invalid(name, type(view.array).__name__, "a torch.Tensor")
     dtype = _DTYPES[view.dtype]

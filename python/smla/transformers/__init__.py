@@ -1,11 +1,11 @@
-"""smla inside transformers: sparse attention of DeepSeek-V3.2, GLM-5.x, GLM-5.3-Flash and DeepSeek-V4.
+"""Runs the sparse attention of DeepSeek-V3.2, GLM-5.x, GLM-5.3-Flash and V4 in transformers on smla.
 
 After `import smla.transformers`, do one of the following:
 
 smla.transformers.enable(model)          # for an existing model
 smla.transformers.enable()               # for every model that is built afterwards
 AutoModelForCausalLM.from_pretrained(folder, attn_implementation="smla")   # for this model
-model.generate(...)                      # as before
+model.generate(...)
 """
 
 from ._versions import require
@@ -51,11 +51,11 @@ def enable(
     Args:
         model: a model of transformers, or None.
         kv_format, index_format: record formats of caches ("fp8_656", "index_fp8_132"). Default: rows of the
-            model's dtype; f32 rows for f16.
+            model's dtype, or f32 rows for f16.
         threads: threads on a CPU. 0: torch.get_num_threads() when a layer first runs.
         queries: dtype of the operands of matrix products and attention, "f32" or "bf16". Default: bf16 for a
-            model with bf16 weights, else f32. Sums and norms are f32.
-        kv_scale: the scale of fp8_576 and fp8_512, which require one above 0; other formats take 0 or 1.
+            model with bf16 weights, otherwise f32. Sums and norms are f32.
+        kv_scale: scale of fp8_576 and fp8_512, which require one above 0; other formats accept 0 or 1.
 
     Warns if the rotary frequencies of the model are rounded, for example by model.to(torch.bfloat16).
     """
@@ -83,8 +83,10 @@ def enable(
 
 
 def disable(model: Any = None) -> Any:
-    """Undoes enable() for one model, which gets its former attention implementation back, or for models that
-    are built afterwards. transformers cannot continue a cache that smla made; begin with an empty one.
+    """Undoes enable() for one model and restores its previous attention implementation. If model is None,
+    undoes enable() for models that are built afterwards.
+
+    transformers cannot continue a cache that smla created; begin with an empty one.
     """
     if model is None:
         Defaults.every_model = False
@@ -101,9 +103,9 @@ def disable(model: Any = None) -> Any:
 
 
 def why_not(model: Any) -> list[str]:
-    """Returns the reasons why a model's attention cannot run on smla; an empty list if it can.
+    """Returns the reasons why a model's attention cannot run on smla, or an empty list if it can.
 
-    Warns like enable().
+    Warns of rounded rotary frequencies, as enable() does.
     """
     found = _attentions(model)
     if not found:
@@ -113,13 +115,13 @@ def why_not(model: Any) -> list[str]:
 
 
 def _set_implementation(model, name):
-    """For a model with an image encoder, only that of its language model."""
+    """Sets the attention implementation of a model; with an image encoder, only of its language model."""
     whole = "text_config" not in model.config.sub_configs
     model.set_attn_implementation(name if whole else {"text_config": name})
 
 
 def _attentions(model):
-    """Attention modules of a model, on smla or ready for it."""
+    """Returns the attention modules of a model that run on smla or can run on it."""
     if not isinstance(model, PreTrainedModel):
         raise refused("model", type(model).__name__, "a model of transformers")
     kinds = (*ORIGINALS, *ORIGINALS.values())

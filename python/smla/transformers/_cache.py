@@ -1,4 +1,4 @@
-"""Caches of models on smla: layers of a transformers Cache, each over a smla.Session."""
+"""Caches of models on smla: layers of a transformers Cache, each of which has a smla.Session."""
 
 import contextlib
 import itertools
@@ -13,8 +13,8 @@ from ..errors import Error, integer
 from ._columns import Columns
 from ._mask import refused
 
-STEP_TOKENS = 512  # of a session's step while a prompt is read: longer ones go in parts
-FEW_TOKENS = 16  # per sequence, that a session keeps scratch for between prompts
+STEP_TOKENS = 512  # maximum tokens of a session's step; longer prompts are divided
+FEW_TOKENS = 16  # tokens per sequence for which a session keeps scratch between prompts
 _PAGE = 64
 _numbers = itertools.count(1)
 _by_number: weakref.WeakValueDictionary[int, "CacheLayer"] = weakref.WeakValueDictionary()
@@ -22,13 +22,13 @@ AFTER_FAILURE = "an empty cache, or this one after reset()"
 
 
 def cache_layer_of(number):
-    """The cache layer that a compiled graph names by a number."""
+    """Returns the cache layer with this number, by which compiled graphs identify it."""
     return _by_number[number]
 
 
 class CacheLayer(CacheLayerMixin):
-    """What one attention layer remembers of a batch. Its session is made at the first step, for the layer
-    that runs it. Columns are transformers' tokens, padding among them; the session holds the real ones alone.
+    """Cache of one attention layer for a batch. The first step creates its session, for the layer that runs
+    the step. Columns are the tokens of transformers, including padding; the session stores only tokens.
     """
 
     is_sliding = False
@@ -39,21 +39,21 @@ class CacheLayer(CacheLayerMixin):
         self.kv_format, self.index_format, self.kv_scale = kv_format, index_format, kv_scale
         self.max_tokens, self.is_compileable = max_tokens, static
         self.session, self.module, self.rewinds = None, None, True
-        self.tokens = 0  # columns; a compiled step counts here, too
-        self.columns: Columns | None = None  # which of them hold tokens; None: no step was run
+        self.tokens = 0  # columns; a compiled step also advances this number
+        self.columns: Columns | None = None  # which columns hold tokens; None before the first step
         self.shift = None  # [B] V4: position of a sequence's first token
         self.failed = False  # the session holds tokens of a step that failed
-        self.states_beside = False  # GLM-5.3-Flash: linear layers of the model hold states of their own
+        self.states_beside = False  # GLM-5.3-Flash: linear layers of the model have separate states
         self._count()
 
     def _count(self):
-        # The columns so far, which a compiled graph reads and moves, and the number by which its operator
-        # finds this object.
+        # The clock is the number of columns, which a compiled graph reads and advances. The graph's operator
+        # finds this object by its number.
         number = next(_numbers)
         self.clock, self.number = torch.tensor(self.tokens), torch.tensor(number)
         _by_number[number] = self
 
-    # What transformers asks.
+    # Interface of transformers.
 
     @property
     def is_croppable(self):
@@ -65,12 +65,12 @@ class CacheLayer(CacheLayerMixin):
 
     @property
     def bytes(self):
-        """Size of the caches."""
+        """Size of the caches in bytes."""
         return self.session.cache_bytes if self.session else 0
 
     def get_seq_length(self):
         if self.is_compileable and self.session is not None:
-            return self.clock.clone()  # the step that reads it moves the clock
+            return self.clock.clone()  # the step that reads the result advances the clock
         return self.tokens
 
     def get_max_length(self):
@@ -81,7 +81,7 @@ class CacheLayer(CacheLayerMixin):
         return length, 0
 
     def crop(self, tokens_to_remove):
-        """Forgets the last -tokens_to_remove columns."""
+        """Removes the last -tokens_to_remove columns."""
         if tokens_to_remove > 0:
             raise refused("crop", tokens_to_remove, "minus the number of tokens to remove, or 0")
         if tokens_to_remove == 0 or self.session is None:
@@ -99,7 +99,7 @@ class CacheLayer(CacheLayerMixin):
             self.hold(Columns.none(len(self.columns.tokens)))
 
     def reorder_cache(self, beam_idx):
-        """Sequence i becomes what sequence beam_idx[i] was; the batch may grow or shrink by it."""
+        """Replaces sequence i by sequence beam_idx[i]; the batch gets the length of beam_idx."""
         if self.session is None:
             return
         chosen = torch.as_tensor(beam_idx).to("cpu", torch.int64)
@@ -122,7 +122,7 @@ class CacheLayer(CacheLayerMixin):
             self.reorder_cache(torch.arange(len(self.columns.tokens)).repeat_interleave(repeats))
 
     def hold(self, columns, in_graph=False):
-        """The columns since a step was run, or other ones. in_graph: a compiled graph moves the clock."""
+        """Sets the columns of the cache. in_graph: a compiled graph advances the clock."""
         self.columns, self.tokens = columns, columns.count
         if not in_graph:
             self.clock.fill_(self.tokens)
@@ -136,26 +136,26 @@ class CacheLayer(CacheLayerMixin):
         return out
 
     def __reduce__(self):
-        raise TypeError("a cache of smla.transformers cannot be pickled: keep the tokens and feed them again")
+        raise TypeError("a cache of smla.transformers cannot be pickled; run the model on its tokens instead")
 
     def lazy_initialization(self, key_states, value_states):
         raise refused("past_key_values", "keys and values", "the hidden states of an attention layer on smla")
 
     def update(self, key_states, value_states, *args, **kwargs):
-        raise refused("past_key_values", "a cache of smla", f"one of this kind of attention: {_THEIRS}")
+        raise refused("past_key_values", "a cache of smla", f"a cache of transformers: {_THEIRS}")
 
     def update_indexer(self, indexer_key_states):
         self.update(None, None)
 
     def offload(self):
-        raise refused("past_key_values", "an offloaded cache", "one that stays where its layer runs")
+        raise refused("past_key_values", "an offloaded cache", "a cache on the device of its layer")
 
     prefetch = offload
 
-    # What a step asks.
+    # Interface of _step.run.
 
     def open(self, layer, options, batch, columns, step, *, keep):
-        """Room for `columns` in all, and for `step` tokens at once. keep: the cache outlives this step."""
+        """Allocates memory for `columns` columns and for steps of `step` tokens. keep: later steps use it."""
         if self.failed:
             raise refused("past_key_values", "a cache whose last step failed midway", AFTER_FAILURE)
         if self.session is not None and self.session.layer is not layer:
@@ -165,7 +165,7 @@ class CacheLayer(CacheLayerMixin):
         if self.is_compileable:
             room = self.max_tokens
             if columns > room:
-                raise refused("past_key_values", f"{columns} tokens", f"at most {room}, what it was made for")
+                raise refused("past_key_values", f"{columns} tokens", f"at most {room}, the cache's size")
         if self.session is None:
             formats = {name: getattr(self, name) or options[name] for name in ("kv_format", "index_format")}
             self.session = layer.session(
@@ -189,14 +189,16 @@ class CacheLayer(CacheLayerMixin):
             self.session.resize(**more)
 
     def close(self, batch):
-        """Gives back the scratch of a long prompt: each of a model's many layers has its own."""
+        """Frees the scratch of a long prompt, because each layer of a model has separate scratch."""
         if self.session.options["max_step_tokens"] > batch * FEW_TOKENS:
             self.session.resize(max_step_tokens=batch * FEW_TOKENS)
 
     @contextlib.contextmanager
     def step(self):
-        """A step that fails, or that Ctrl-C ends, leaves what the cache held before. V4 cannot always go
-        back, and linear layers of GLM-5.3-Flash never do: then the cache is refused from there on.
+        """Restores the cache if the step fails or is interrupted by Ctrl-C.
+
+        V4 cannot always be restored, and linear layers of GLM-5.3-Flash never are. In these cases, later
+        steps with the cache raise an error.
         """
         shift, self.failed = self.shift, True
         self.shift = None if shift is None else shift.clone()
@@ -209,7 +211,7 @@ class CacheLayer(CacheLayerMixin):
         self.failed = False
 
     def _take_back(self):
-        """Whether the session holds the columns' tokens and no more."""
+        """Removes tokens of a failed step from the session, and returns whether this succeeded."""
         try:
             for request, held in enumerate(self.columns.tokens):
                 if self.session.length(request) != held:
@@ -223,12 +225,15 @@ _THEIRS = "DynamicCache(config=model.config)"
 
 
 class Cache(transformers.Cache):
-    """A cache for a model on smla, to be given as past_key_values: room is made at once, formats are its own.
+    """A cache for a model on smla, for the argument past_key_values, with its own size and record formats.
 
-    config: of the model. max_tokens: of each sequence; 0: it grows. kv_format, index_format: record formats
-    ("fp8_656", "index_fp8_132"); None: what enable() was told. kv_scale: the scale of kv_format, for fp8_576
-    and fp8_512. static: the room is all there is, and its
-    length is a tensor, so that a compiled step serves every length.
+    Args:
+        config: configuration of the model.
+        max_tokens: tokens per sequence for which memory is allocated. A static cache does not grow.
+        kv_format, index_format: record formats ("fp8_656", "index_fp8_132"). Default: as in enable().
+        kv_scale: scale of kv_format, for fp8_576 and fp8_512.
+        static: whether the size is fixed. The length is then a tensor, so that a compiled step supports every
+            length.
     """
 
     def __init__(
@@ -244,30 +249,30 @@ class Cache(transformers.Cache):
         if integer("max_tokens", max_tokens, least=0) == 0 and static:
             raise refused("max_tokens", max_tokens, "1 or more for a static cache")
         if kv_scale and kv_format is None:
-            raise refused("kv_scale", kv_scale, "kv_format with it")
+            raise refused("kv_scale", kv_scale, "0, or a kv_format")
         config = config.get_text_config(decoder=True)
         options = {"kv_format": kv_format, "index_format": index_format, "kv_scale": kv_scale}
         layers: list[Any] = [
             CacheLayer(**options, max_tokens=max_tokens, static=static)
             if isinstance(theirs, CacheLayerMixin)
-            else theirs  # of linear attention, which is the model's own
+            else theirs  # layer of linear attention, which runs on transformers
             for theirs in transformers.DynamicCache(config=config).layers
         ]
         super().__init__(layers=layers)
 
     @property
     def bytes(self) -> int:
-        """Size of all layers' caches, without the states of linear attention."""
+        """Size of all layers' caches in bytes, without the states of linear attention."""
         layers: list[Any] = self.layers
         return sum(layer.bytes for layer in layers if isinstance(layer, CacheLayer))
 
 
 def layer_of_cache(past, index):
-    """Layer `index` of a cache; an empty one that transformers made is replaced by one on smla."""
+    """Returns layer `index` of a cache. An empty layer of transformers is replaced by a layer on smla."""
     if past is None:
         return CacheLayer()
     if getattr(past, "offloading", False):
-        raise refused("past_key_values", "an offloaded cache", "one that stays where its layer runs")
+        raise refused("past_key_values", "an offloaded cache", "a cache on the device of its layer")
     layers = getattr(past, "layers", None)
     if layers is None:
         raise refused(
@@ -285,17 +290,17 @@ def layer_of_cache(past, index):
 
 
 def check_layers(past, index, steps):
-    """Refuses a cache whose layers a failed step left apart: each must lack this step alone."""
+    """Raises an error if a failed step left the layers of a cache with different lengths."""
     if past is None or index == 0:
         return
     held, place = past.layers[index], index - 1
-    while place > 0 and not isinstance(past.layers[place], CacheLayer):  # of linear attention
+    while place > 0 and not isinstance(past.layers[place], CacheLayer):  # linear attention
         place -= 1
     before = past.layers[place]
     if isinstance(before, CacheLayer) and before.session and before.tokens != held.tokens + steps:
         raise refused(
             "past_key_values",
             f"{held.tokens} tokens in layer {index}, {before.tokens - steps} in layer {place}, "
-            "as a step that failed leaves them",
+            "which is left by a failed step",
             AFTER_FAILURE,
         )

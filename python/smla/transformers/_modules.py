@@ -1,4 +1,4 @@
-"""Attention modules of transformers whose forward is a smla.Layer over the module's own weights."""
+"""Attention modules of transformers whose forward runs a smla.Layer with the module's weights."""
 
 import dataclasses
 import functools
@@ -19,19 +19,19 @@ from ._cache import CacheLayer, check_layers, layer_of_cache
 from ._mask import NoPadding, not_enabled, refused
 from ._plain import WANTED, Marks, left_out
 
-NAME = "smla"  # of the attention implementation
+NAME = "smla"  # name of the attention implementation
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What enable() was told."""
+    """Options of enable()."""
 
     kv_format: str | None = None
     index_format: str | None = None
     threads: int = 0
     queries: str | None = None
     kv_scale: float = 0.0
-    before: str = "eager"  # the attention implementation that disable() goes back to
+    before: str = "eager"  # attention implementation that disable() restores
 
 
 class Defaults:
@@ -41,12 +41,12 @@ class Defaults:
     every_model = False
 
 
-_building = threading.Lock()  # held while a layer and its context are made
+_building = threading.Lock()  # held while a layer and its context are created
 _contexts: dict[tuple[torch.device, int], Context] = {}
 
 
 def _context(device, threads):
-    """One for each device and number of threads, 0: those of PyTorch."""
+    """Returns the shared context of a device and a number of threads. threads 0: PyTorch's number."""
     threads = threads or torch.get_num_threads()
     index = (
         torch.cuda.current_device() if device.type == "cuda" and device.index is None else device.index or 0
@@ -61,14 +61,14 @@ def _context(device, threads):
 
 
 class OnSmla(nn.Module):
-    """A mixin that stands before transformers' attention class in the list of bases. Weights, their names and
-    the arguments of calls stay; the cache layer and the forward are smla's while the model's implementation
-    is NAME.
+    """A mixin that precedes transformers' attention class in the list of bases. Weights, their names and
+    the arguments of calls are unchanged. The cache layer and the forward are replaced while the model's
+    attention implementation is NAME.
     """
 
     shares = False  # GLM: forward also returns the selection, for layers without an indexer
-    pools = False  # GLM-5.3-Flash: its indexer selects pools of tokens; layers between are linear attention
-    latent_norm = "q_a_layernorm"  # of V3.2 and GLM: its epsilon is the class's, whatever the config says
+    pools = False  # GLM-5.3-Flash: the indexer selects pools of tokens; other layers are linear attention
+    latent_norm = "q_a_layernorm"  # V3.2 and GLM: the class, not the config, determines its epsilon
 
     def __getstate__(self):
         state = dict(self.__dict__)
@@ -76,7 +76,7 @@ class OnSmla(nn.Module):
         return state
 
     def smla_options(self):
-        """Formats of a new cache, its scale, and whether it is of pools."""
+        """Returns formats and scale of a new cache, and whether the model selects pools."""
         options = self.__dict__["_options"]
         rows = "row_bf16" if next(self.parameters()).dtype is torch.bfloat16 else "row_f32"
         return {
@@ -87,13 +87,13 @@ class OnSmla(nn.Module):
         }
 
     def selection_is_shared(self):
-        """Whether forward returns a selection of its own."""
+        """Returns whether forward returns a selection that this layer computes."""
         return self.shares and self.indexer is not None and getattr(self, "next_skip_topk", True)
 
     def smla_layer(self):
-        """The smla.Layer over this module's weights; another one after they were moved or written."""
+        """Returns the smla.Layer with this module's weights, and rebuilds it if the weights have changed."""
         if (layer := self._valid_layer()) is None:
-            with _building:  # a thread that waited finds the layer of the previous thread
+            with _building:  # a thread that has waited finds the layer of another thread
                 if (layer := self._valid_layer()) is None:
                     layer = self._build()
                     self.__dict__["_built"] = layer, Marks(self)
@@ -128,22 +128,22 @@ class OnSmla(nn.Module):
         if self.config._attn_implementation != NAME:
             return super().forward(hidden_states, *args, **kwargs)
         if args:
-            raise TypeError(f"{self._label()}: arguments behind hidden_states are given by name")
+            raise TypeError(f"{self._label()}: arguments after hidden_states must be passed by name")
         named = ("attention_mask", "past_key_values", "position_ids", "prev_topk_indices", "cache")
         mask, past, positions, forced, cache = [kwargs.pop(name, None) for name in named]
         past = past if cache is None else cache  # renamed in transformers 5.24
         if isinstance(mask, NoPadding):
             mask = None
         for name, value in kwargs.items():
-            if isinstance(value, transformers.Cache):  # under a name of a later release
+            if isinstance(value, transformers.Cache):  # named as in a later release
                 raise refused(name, "a cache", "cache or past_key_values")
         if torch.is_grad_enabled() and any(x.requires_grad for x in (hidden_states, *self.parameters())):
-            wanted = "torch.no_grad(): smla has no backward pass"
+            wanted = "torch.no_grad(), because smla has no backward pass"
             raise refused(self._label(), "a forward that records gradients", wanted)
         if self.training and self.attention_dropout:
             raise refused(self._label(), "dropout in training mode", "model.eval()")
         if kwargs.get("output_attentions"):
-            raise refused("output_attentions", "True", "False: attention weights are never formed")
+            raise refused("output_attentions", "True", "False, because attention weights are not computed")
         if torch.compiler.is_compiling():
             out, chosen = self._compiled(hidden_states, mask, past, positions, forced)
         else:
@@ -155,7 +155,7 @@ class OnSmla(nn.Module):
         return (out, None, chosen) if self.shares else (out, None)
 
     def _compiled(self, hidden, mask, past, positions, forced):
-        """The same as one operator of the graph. A cache's first step is taken outside of it."""
+        """Runs the forward as one operator of the graph. The cache is created outside of the graph."""
         layers = [] if past is None else past.layers
         ready = self.layer_idx < len(layers) and isinstance(layers[self.layer_idx], CacheLayer)
         cache = layers[self.layer_idx] if ready else None
@@ -192,7 +192,7 @@ def _watch(base):
     """Wraps a module class of transformers, so that its modules change their class if the model selects smla
     by attn_implementation or by enable().
 
-    A function in the attention interface of transformers gets only queries, keys and values; smla also needs
+    Functions of AttentionInterface receive only queries, keys and values, but smla also requires
     hidden states and the indexer. The patch registry of transformers before 5.23 fails without torchvision.
     """
     init, forward = base.__init__, base.forward
@@ -217,7 +217,7 @@ def _watch(base):
 
 
 def _plain_values(config):
-    """What JSON can say; the rest of a config (dtypes, classes) is not for attention layers."""
+    """Converts a config to JSON types. Other values (dtypes, classes) become str; attention ignores them."""
     if isinstance(config, dict):
         return {str(key): _plain_values(value) for key, value in config.items()}
     if isinstance(config, (list, tuple)):
@@ -226,7 +226,7 @@ def _plain_values(config):
 
 
 def _on_smla(family, name, **values):
-    """transformers' class of that family, and ours; None: this release has none."""
+    """Returns transformers' attention class of a family and its subclass on smla, or (None, None)."""
     try:
         module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
     except ImportError:
@@ -236,7 +236,7 @@ def _on_smla(family, name, **values):
     return base, type(f"Smla{name}", (OnSmla, base), {"__module__": __name__, **values})
 
 
-# Models by the names of their attention classes.
+# Attention classes by name.
 _FAMILIES = {
     "DeepseekV32Attention": _on_smla("deepseek_v32", "DeepseekV32Attention"),
     "GlmMoeDsaAttention": _on_smla("glm_moe_dsa", "GlmMoeDsaAttention", shares=True),
@@ -245,20 +245,20 @@ _FAMILIES = {
 }
 REPLACEMENTS = {name: ours for name, (_, ours) in _FAMILIES.items() if ours is not None}
 ORIGINALS = {ours: base for base, ours in _FAMILIES.values() if ours is not None}
-globals().update({ours.__name__: ours for ours in ORIGINALS})  # pickled models find them by name
+globals().update({ours.__name__: ours for ours in ORIGINALS})  # pickled models refer to these classes by name
 for _base in ORIGINALS.values():
     _watch(_base)
 
 
 def why_not(module):
-    """Reasons why this attention module cannot run on smla, or could not once it is enabled."""
+    """Returns the reasons why this attention module cannot run on smla."""
     reasons = []
     devices = {value.device.type for value in module.state_dict().values()}
     if len(devices) != 1 or not devices <= {"cpu", "cuda"}:
-        reasons.append(f"weights on {', '.join(sorted(devices))}: wanted one device, cpu or cuda")
+        reasons.append(f"weights: got some on {', '.join(sorted(devices))}, wanted one device, cpu or cuda")
         return reasons
     if hasattr(module, "_hf_hook"):
-        reasons.append("weights that accelerate moves (device_map with offloading): wanted weights that stay")
+        reasons.append("weights: got offloading by accelerate (device_map), wanted weights on one device")
     if found := [f"{name}: got {got}, wanted {WANTED}" for name, got in left_out(module)]:
         return reasons + found
     if not isinstance(module, OnSmla):  # a copy on smla over the same weights
@@ -274,7 +274,7 @@ def why_not(module):
 
 def warn_of_rounded(model):
     """Warns of the first rotary module whose frequencies a conversion of the model has rounded."""
-    files = {base.__module__ for ours, base in ORIGINALS.items() if not ours.pools}  # pools rotate nothing
+    files = {base.__module__ for ours, base in ORIGINALS.items() if not ours.pools}  # no rotation with pools
     for name, module in model.named_modules():
         if type(module).__module__ not in files:
             continue
@@ -288,7 +288,7 @@ def warn_of_rounded(model):
             dtype = str(held.dtype).removeprefix("torch.")
             warnings.warn(
                 f"smla.transformers: {name}.{buffer} ({dtype}) is rounded, as by model.to(dtype), so "
-                "transformers rotates by other angles than smla, which computes them from the config. "
+                "transformers rotates by other angles than smla, which computes angles from the config. "
                 "Load the model with from_pretrained(..., dtype=...) instead of converting it.",
                 stacklevel=3,
             )

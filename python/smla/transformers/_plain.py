@@ -1,8 +1,8 @@
-"""What a model's attention does beyond its weights, and where those lie: a layer on smla reads them alone."""
+"""Finds behavior of an attention module that smla would ignore because smla only reads weights."""
 
 from torch import nn
 
-# Modules of an attention whose weights say all that they do: PyTorch's, those of the models, quantised ones.
+# Submodules whose weights fully describe them: PyTorch, transformers and quantized modules.
 _KNOWN = (
     "torch.nn.modules.",
     "transformers.models.",
@@ -11,13 +11,13 @@ _KNOWN = (
 )
 _HOOKS = {"_forward_hooks": "a forward hook", "_forward_pre_hooks": "a forward pre-hook"}
 WANTED = (
-    "what its weight alone says: smla calls no module; merge adapters (merge_and_unload() of peft) and "
-    "remove hooks"
+    "a module without bias, hooks or adapters, because smla only reads its weight; call "
+    "merge_and_unload() of peft and remove hooks"
 )
 
 
 def left_out(attention):
-    """(name, what it has) of each module inside of an attention that smla would not heed."""
+    """Yields (name, description) for each submodule of an attention whose behavior smla would ignore."""
     for name, module in attention.named_modules():
         if module is attention:
             continue
@@ -33,7 +33,7 @@ def _additions(module):
         if module.bias is not None:
             yield "a bias"
         if "forward" in vars(module):
-            yield "a forward of its own"
+            yield "a custom forward"
     for hooks, what in _HOOKS.items():
         if getattr(module, hooks):
             yield what
@@ -51,7 +51,7 @@ class Marks:
                 self._modules.append((module._modules, name, child, type(child)))
 
     def hold(self):
-        """Whether all are in their places and have been neither moved nor written nor added to."""
+        """Returns whether all weights and modules are unchanged: not replaced, moved, written or extended."""
         return all(
             values.get(name) is value and _place(value) == (address, version)
             for values, name, value, address, version in self._weights
@@ -64,7 +64,7 @@ class Marks:
 
 
 def _place(value):
-    """Where a weight lies and how often it was written."""
+    """Returns the address of a weight and its version, which each write increments."""
     if value is None:
         return 0, 0
     return value.data_ptr(), 0 if value.is_inference() else value._version

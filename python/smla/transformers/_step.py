@@ -1,4 +1,4 @@
-"""One attention layer's step: from a padded batch to a session's requests and back."""
+"""A step of one attention layer, which converts a padded batch to requests of a session and back."""
 
 import torch
 
@@ -8,12 +8,12 @@ from ._mask import refused
 
 
 def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=False):
-    """hidden [B,S,X] -> out [B,S,X], and the selection [B,S,k] i32 on the host, where later layers
-    share it (else None).
+    """Returns out [B,S,X] of hidden [B,S,X], and the selection [B,S,k] i32 on the host if later layers share
+    it, otherwise None. Rows of padding are 0.
 
-    mask: of make_mask, or [B,S] bool of GLM-5.3-Flash. positions: [B or 1,S] or None. forced: the selection
-    of an earlier layer. keep: the cache serves later steps. in_graph: a compiled graph moves the clock.
-    Padding gets zeros.
+    mask: result of make_mask, or [B,S] bool of GLM-5.3-Flash. positions: [B or 1,S] or None. forced:
+    selection of an earlier layer. keep: later steps use the cache. in_graph: a compiled graph advances the
+    clock.
     """
     layer = module.smla_layer()
     batch, steps, _ = hidden.shape
@@ -21,7 +21,7 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=F
         raise refused("hidden_states", f"shape {list(hidden.shape)}", "one sequence or more")
     real, columns = step_columns(mask, cache.columns, batch, steps, module)
     whole = bool(real.all())
-    width = max(min(STEP_TOKENS // batch, steps), 1)  # columns at a time
+    width = max(min(STEP_TOKENS // batch, steps), 1)  # columns per part
     room = max(batch * width, batch * FEW_TOKENS if keep else 1)
     cache.open(layer, module.smla_options(), batch, columns.count, room, keep=keep)
     kind = layer.info["kind"]
@@ -36,7 +36,7 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=F
     out = torch.empty_like(hidden) if whole else torch.zeros_like(hidden)
     with cache.step():
         if module.pools:
-            positions = None  # nothing is rotated
+            positions = None  # this model has no rotation
         elif positions is not None and not kind.startswith("dsa"):
             _check_order(cache, positions, real)
             positions = None
@@ -49,17 +49,18 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=F
     return out, chosen
 
 
-# A copy waits for all that its GPU has to do, so the first layer's serves the others.
+# A copy to the host waits for all queued work of the GPU, so all layers share the copy of the first one.
 _copies = Once(lambda positions: positions.to("cpu", torch.int64))
 
 
 def _on_host(positions, module):
-    """[...,S] i64 on the host."""
+    """Returns positions [...,S] as i64 on the host."""
     return positions.to(torch.int64) if positions.device.type == "cpu" else _copies(positions, module)
 
 
 def _check_order(cache, positions, real):
-    """V4 turns compressed entries by their order, so positions must follow it, from any first one on."""
+    """Checks that positions of V4 are consecutive, because the position of a compressed entry is computed
+    from its index."""
     if cache.shift is None:
         cache.shift = torch.full((len(real),), -1)
     done = torch.tensor(cache.columns.tokens)
@@ -74,14 +75,14 @@ def _check_order(cache, positions, real):
             if bool((positions[row] == cache.tokens + torch.arange(real.shape[1])).all()):
                 raise refused(
                     "attention_mask",
-                    f"padding behind tokens, in sequence {row}",
-                    "padding before the first token alone, or position_ids that count the tokens",
+                    f"padding after tokens, in sequence {row}",
+                    "padding only before the first token, or position_ids that count the tokens",
                 )
             raise refused("position_ids", f"{positions[row].tolist()[:8]}", "the order of the tokens")
 
 
 def _run_part(session, part, hidden, real, positions, forced, out, chosen):
-    """The columns `part` of all sequences, as one step of the session."""
+    """Runs the columns `part` of all sequences as one step of the session."""
     now = real[:, part]
     counts = now.sum(1).tolist()
     if not any(counts):
@@ -117,9 +118,9 @@ def compiled_step(
     forced: torch.Tensor | None,
     topk: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """run() inside of a compiled graph. number: the cache layer's, declared as written so that no compiler
-    drops, repeats or moves the step. clock: its columns, which the graph moves with operators of its own,
-    behind this one. topk: columns of the selection, 0: none."""
+    """Calls run() in a compiled graph. number: number of the cache layer, declared as mutated so that
+    compilers do not drop, repeat or move the step. clock: number of cached columns, which later operators of
+    the graph advance. topk: columns of the selection; 0: none."""
     cache = cache_layer_of(int(number))
     if int(clock) != cache.tokens:
         raise refused("past_key_values", "a cache whose last step failed midway", AFTER_FAILURE)

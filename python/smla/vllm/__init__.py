@@ -1,9 +1,10 @@
-"""A plug-in of vLLM: its entry point group vllm.general_plugins finds `register` when both are installed.
+"""Plug-in for vLLM, which finds `register` through the entry point group vllm.general_plugins.
 
-    vllm serve MODEL --attention-backend SMLA      # CUSTOM where vLLM's registry takes no new names
+    vllm serve MODEL --attention-backend SMLA      # CUSTOM if vLLM's registry accepts no new names
 
-uses smla's attention for sparse MLA models (DeepSeek-V3.2, GLM-5.x). Importing this package needs neither
-vLLM nor PyTorch. For versions, supported features and DeepSeek-V4, see docs/python/vllm.md.
+This command uses smla for the attention of sparse MLA models (DeepSeek-V3.2, GLM-5.x). Importing this
+package requires neither vLLM nor PyTorch. docs/python/vllm.md lists versions and supported features, and
+describes DeepSeek-V4.
 """
 
 import logging
@@ -15,16 +16,16 @@ _logger = logging.getLogger("smla.vllm")
 
 
 def register() -> bool:
-    """Registers smla among vLLM's attention backends, and returns whether it is there.
+    """Registers smla among vLLM's attention backends, and returns whether smla is registered.
 
-    Its name is SMLA, or CUSTOM where the registry takes no new names. It may be called repeatedly. If vLLM
-    has no such registry, or another plug-in holds the name, it warns and changes nothing. Where the GPU needs
-    it, vLLM's indexer is put on smla too (smla.vllm.indexer).
+    The name is SMLA, or CUSTOM if the registry accepts no new names. register() may be called repeatedly. If
+    vLLM has no such registry, or another plug-in uses the name, register() warns and changes nothing. If the
+    GPU requires it, vLLM's indexer also runs on smla (smla.vllm.indexer).
     """
     try:
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     except ImportError as error:
-        _logger.warning("smla is no attention backend of this vLLM: %s", error)
+        _logger.warning("smla cannot be registered in this vLLM: %s", error)
         return False
     if not _registered(AttentionBackendEnum, register_backend):
         return False
@@ -32,8 +33,8 @@ def register() -> bool:
 
     try:
         indexer.install()
-    except ImportError as error:  # models without an indexer run all the same
-        _logger.warning("vLLM's indexer stays as it is: %s", error)
+    except ImportError as error:  # models without an indexer still run
+        _logger.warning("vLLM's indexer is not replaced: %s", error)
     return True
 
 
@@ -43,14 +44,14 @@ def _registered(members, register_backend):
         return True
     member = members[registered_name()]
     if (member.is_overridden() or member.name == NAME) and member.get_path() != BACKEND:
-        _logger.warning("smla is not registered: %s is %s", member.name, member.get_path())
+        _logger.warning("smla is not registered, because %s is %s", member.name, member.get_path())
         return False
     register_backend(member, BACKEND)
     return True
 
 
 def registered_name() -> str:
-    """The member of vLLM's registry that stands for smla."""
+    """Returns the name of smla in vLLM's registry."""
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
     return NAME if NAME in AttentionBackendEnum.__members__ else "CUSTOM"

@@ -1,4 +1,4 @@
-"""What an implementation does in each layer, whatever its base class: write keys, attend. Needs PyTorch."""
+"""Key writes and attention of a layer, shared by the implementations for all versions. Requires PyTorch."""
 
 from typing import Any
 
@@ -13,23 +13,23 @@ from ..compat.vllm_ops.device_rows import local_positions
 from ..errors import unsupported
 from .caches import RECORD, flat_pages, joined, layouts, moving, run, write
 
-_calls = Bounded()  # prepared calls, for all layers that are alike
-_ROPE = 64  # channels behind the latent in RECORD
+_calls = Bounded()  # prepared calls, shared by layers of equal layout
+_ROPE = 64  # channels after the latent in RECORD
 
 
 def refuse(attn_type: Any, selections: list, **features: Any) -> None:
-    """Raises for an encoder, for a layer without any of the selections, and for features that are not off."""
+    """Raises Unsupported for encoders, for layers without a selection, and for features that are enabled."""
     for name, value in features.items():
         if value is not None and value is not False:
-            raise unsupported(name, type(value).__name__, "none: smla.vllm does not know it")
+            raise unsupported(name, type(value).__name__, "None, because smla.vllm does not support it")
     if getattr(attn_type, "value", attn_type) != "decoder":
         raise unsupported("attn_type", attn_type, "decoder self-attention")
     if all(each is None for each in selections):
-        raise unsupported("indexer", None, "one, or its buffer: a model with index_topk")
+        raise unsupported("indexer", None, "an indexer or its buffer, as in models with index_topk")
 
 
 class Attends:
-    """Methods of vLLM's layers that every version calls. The class beside it has the attributes."""
+    """Mixin with the methods that every version of vLLM calls. The other base class sets the attributes."""
 
     supports_dcp = can_return_lse_for_decode = True
     supports_quant_query_input = False
@@ -50,9 +50,9 @@ class Attends:
         k_scale: torch.Tensor,
         skip_scale: bool = False,
     ) -> None:
-        """Writes the step's keys. A profiling run has no slots or no cache, and writes nothing.
+        """Writes the step's keys; a profiling run has no slots or no cache and writes nothing.
 
-        skip_scale: it is 1.
+        skip_scale: whether the scale is 1.
         """
         if slot_mapping is None or kv_cache.numel() == 0:
             return
@@ -69,15 +69,15 @@ class Attends:
     def attend_to_selection(
         self, q: Any, cache: torch.Tensor, metadata: Any, layer: Any, interleave: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """forward_mqa where vLLM leaves it to the backend to find the rows of selected positions."""
+        """Implements forward_mqa in versions of vLLM that pass selected positions instead of rows."""
         tokens = (q[0] if isinstance(q, tuple) else q).shape[0]
         topk = self.topk_indices_buffer[:tokens]
-        if self.dcp_world_size > 1:  # only the keys of this rank
+        if self.dcp_world_size > 1:  # only positions whose keys this rank holds
             topk = local_positions(topk, self.dcp_world_size, self.dcp_rank, interleave)
         request, table = metadata.req_id_per_token[:tokens], metadata.block_table
         rows, page = topk.new_empty(topk.shape), metadata.block_size
         if tokens:
-            key = (stages.map, cache.get_device(), page, layouts(topk, table))  # all that varies
+            key = (stages.map, cache.get_device(), page, layouts(topk, table))
             call = _calls.get(key)
             if call is None:
                 tensors = {"positions": topk, "request_of_token": request, "block_table": table, "rows": rows}
@@ -96,9 +96,11 @@ class Attends:
         block_size: int,
         is_decode: bool,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """q: absorbed, [T,H,latent + rope], or a pair of both parts. topk_indices: [T,K] i32, rows of the
-        cache, numbered through its memory; holes are -1. valid_counts: [T] i32, rows in front of the holes,
-        or None. Returns [T,H,latent] and, with decode context parallelism, the natural lse, [T,H] f32.
+        """Returns out [T,H,latent] and, with decode context parallelism, the natural lse, [T,H] f32.
+
+        q: absorbed queries, [T,H,latent + rope] or a pair of both parts. topk_indices: [T,K] i32 rows, which
+        are numbered through the memory of the cache; masked entries are -1. valid_counts: optional [T] i32:
+        number of rows before the masked entries.
         """
         return self._attend(joined(q), flat_pages(kv_cache), topk_indices, valid_counts, layer._k_scale)
 
@@ -117,7 +119,7 @@ class Attends:
         if call is None:
             tensors: dict[str, Any] = {"q": q, "rows": rows, "lengths": lengths, "out": out, "lse": lse}
             tensors["cache"] = latent_cache(cache, self.kv_cache_dtype, scale)
-            # As vLLM's own backends compute: keys of fp8_ds_mla may be rounded.
+            # As in vLLM's own backends, keys of fp8_ds_mla may be rounded.
             precision = "rounded" if self.kv_cache_dtype == "fp8_ds_mla" else "default"
             numbers = {"softmax_scale": self.scale, "precision": precision}
             call = _calls.keep(key, Call(stages.attend, moving(tensors, "cache"), **tensors, **numbers))

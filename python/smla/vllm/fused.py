@@ -1,8 +1,8 @@
-"""vLLM's fused kernels of queries and keys, as stages: below sm_89 Triton has no e4m3. Needs PyTorch alone.
+"""Replacements of vLLM's fused kernels of queries and keys for GPUs below sm_89, where Triton has no e4m3.
 
-Signatures are those of vLLM 0.25 to 0.33 (vllm/models/deepseek_v32/common/kernels.py,
-vllm/model_executor/layers/sparse_attn_indexer.py). PyTorch rotates, by vLLM's table of cosines and sines,
-[positions, cos | sin], which includes the changes of YaRN. Norms, quantisation and cache writes are stages.
+Only PyTorch is required. The signatures match vLLM 0.25 to 0.33 (vllm/models/deepseek_v32/common/kernels.py,
+vllm/model_executor/layers/sparse_attn_indexer.py). PyTorch computes rotations from vLLM's table of cosines
+and sines, [positions, cos | sin], which includes YaRN. Norms, quantization and cache writes are stages.
 """
 
 import torch
@@ -16,9 +16,9 @@ from .caches import write
 
 
 def rotated(x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch.Tensor:
-    """Rotates the first channels of x, [T,...,D], as many as the table has columns; returns those in f32.
+    """Returns the first W channels of x [T,...,D], rotated and in f32. table: [positions,W].
 
-    interleaved: pairs (2i, 2i + 1), else (i, i + half).
+    interleaved: whether pairs are (2i, 2i + 1) or (i, i + half).
     """
     width = table.shape[-1]
     angle = table[positions].float().view(-1, *[1] * (x.ndim - 2), width)
@@ -30,13 +30,13 @@ def rotated(x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, inter
 
 
 def _turned(x, positions, table, interleaved):
-    """x with its first channels rotated, in x's type."""
+    """Returns x with rotated first channels, in the dtype of x."""
     turned = rotated(x, positions, table, interleaved).to(x.dtype)
     return torch.cat([turned, x[..., turned.shape[-1] :]], -1)
 
 
 def _norm(x, weight, eps, dtype, **layer):
-    """Norm of the rows of x, [T,D], in a new tensor. layer: kind and bias of stages.norm, if not RMS."""
+    """Returns the normalized rows of x [T,D]. layer: kind and bias of stages.norm; default: RMS."""
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     stages.norm(x.unsqueeze(1), weight, eps=eps, out=out.unsqueeze(1), **layer)
     return out
@@ -73,14 +73,15 @@ def fused_norm_rope(
     index_k_out: torch.Tensor | None = None,
     skip_scale: bool = False,
 ) -> torch.Tensor:
-    """Norms queries and keys of a step, writes both caches, and clears the selection. Returns the normed q_c.
+    """Normalizes queries and keys, writes both caches, clears the selection, and returns the normalized q_c.
 
-    T tokens. q_c: [T,Q]. kv_c: [T,512]. k_pe: [T,64]. index_k: [T,128], of layers with an indexer.
-    slot_mapping, indexer_slot_mapping (None: the same): [>=T]; below 0 nothing is written. skip_scale: the
-    scale is 1. kv_c_out, k_pe_out, index_k_out: optional, for what the caches get, before quantisation.
+    q_c: [T,Q]. kv_c: [T,512]. k_pe: [T,64]. index_k: [T,128], only in layers with an indexer. slot_mapping,
+    indexer_slot_mapping: [>=T]; slots below 0 are not written; the second defaults to the first. skip_scale:
+    whether the scale is 1. kv_c_out, k_pe_out, index_k_out: optional outputs: the cached values before
+    quantization.
     """
     if indexer_cache_shuffled:
-        raise unsupported("indexer_cache_shuffled", True, "False: keys in the order of their tokens")
+        raise unsupported("indexer_cache_shuffled", True, "False, because keys are written in token order")
     latent = _norm(kv_c, kv_rms_norm_w, kv_rms_eps, torch.float32)
     tail = rotated(k_pe, positions, k_rope_cos_sin_cache, interleaved=True)
     _copy(latent, kv_c_out)
@@ -121,21 +122,21 @@ def fused_q(
     index_rope_interleave: bool = False,
     quantize_mqa: bool = True,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]:
-    """Index queries, rotated and quantised, their weights, and the rotated part of attention's queries.
+    """Returns the rotated and quantized index queries, their weights, and the rotated part of the queries.
 
-    q_pe: [T,H,64]. index_q: [T,Hi,128]. index_weights: [T,Hi]. Returns ([T,Hi,128] e4m3, [T,Hi] f32,
-    [T,H,64]); the first two are None in a layer without an indexer. The floor of amax is 1e-4, as
-    in vLLM's kernel of this name; fused_indexer_q_rope_quant has 1e-10 there.
+    q_pe: [T,H,64]. index_q: [T,Hi,128]. index_weights: [T,Hi]. The results are [T,Hi,128] e4m3, [T,Hi] f32
+    and [T,H,64]; the first two are None in a layer without an indexer. The lower bound of amax is 1e-4, as in
+    vLLM's kernel of this name; fused_indexer_q_rope_quant uses 1e-10.
     """
     if quantize_mqa:
-        raise unsupported("quantize_mqa", True, "False: smla's backend takes queries as they are")
+        raise unsupported("quantize_mqa", True, "False, because smla's backend does not quantize queries")
     q_pe_out = rotated(q_pe, positions, q_pe_cos_sin_cache, interleaved=True).to(q_pe.dtype)
     if not has_indexer or index_q is None or index_weights is None or index_q_cos_sin_cache is None:
         return None, None, q_pe_out
     queries = _turned(index_q.float(), positions, index_q_cos_sin_cache, index_rope_interleave)
     factor = index_weights_softmax_scale * index_weights_head_scale
-    quantised = stages.quant_index_q(queries, index_weights, factor=factor)
-    return quantised.q, quantised.w, q_pe_out
+    quantized = stages.quant_index_q(queries, index_weights, factor=factor)
+    return quantized.q, quantized.w, q_pe_out
 
 
 def fused_indexer_q_rope_quant(
@@ -147,11 +148,11 @@ def fused_indexer_q_rope_quant(
     head_scale: float,
     is_neox: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Index queries, rotated and quantised, and their weights: ([T,Hi,128] e4m3, [T,Hi] f32).
+    """Returns the rotated and quantized index queries, [T,Hi,128] e4m3, and their weights, [T,Hi] f32.
 
-    q: [T,Hi,128]. weights: [T,Hi]. is_neox: pairs are (i, i + half). Rotated channels are rounded to q's type
-    before they are quantised. torch.compile traces this function, so it calls an operator.
+    q: [T,Hi,128]. weights: [T,Hi]. is_neox: whether pairs are (i, i + half). Rotated channels are rounded to
+    the dtype of q before quantization. The function calls an operator, so that torch.compile can trace it.
     """
     queries = _turned(q, positions, cos_sin_cache, interleaved=not is_neox)
-    quantised = operators.quant_index_q(queries, weights, factor=softmax_scale * head_scale, amax_floor=1e-10)
-    return quantised.q, quantised.w
+    quantized = operators.quant_index_q(queries, weights, factor=softmax_scale * head_scale, amax_floor=1e-10)
+    return quantized.q, quantized.w

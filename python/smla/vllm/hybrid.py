@@ -1,7 +1,7 @@
-"""DeepSeek-V4's forward_mqa over vLLM's own metadata. Needs vLLM.
+"""Implementation of DeepSeek-V4's forward_mqa with vLLM's metadata. Requires vLLM.
 
-vLLM chooses V4's attention class itself, not through its registry of backends. install() puts this
-implementation into the classes that it chooses from.
+vLLM does not select V4's attention class through its registry of backends. install() therefore replaces
+forward_mqa in the classes from which vLLM selects.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from ..compat.vllm_ops.caches import paged
 from ..errors import unsupported
 
 __all__ = ["forward_mqa", "install"]
-# The classes of vLLM 0.25 to 0.33, by module.
+# Attention classes of vLLM 0.25 to 0.33, by module.
 _CLASSES = {
     "vllm.models.deepseek_v4.nvidia.flashmla": ("DeepseekV4FlashMLAAttention",),
     "vllm.models.deepseek_v4.nvidia.flashinfer_sparse": (
@@ -26,17 +26,20 @@ _FORMATS = {torch.bfloat16: "row_bf16", torch.float32: "row_f32", 584: "fp8_584"
 
 
 def install() -> list[str]:
-    """Gives vLLM's attention classes of DeepSeek-V4 smla's forward_mqa. Returns the names of those found.
+    """Replaces forward_mqa in vLLM's attention classes of DeepSeek-V4, and returns the names of the classes.
 
-    Call it before vLLM makes the model, in each of its processes: in a plug-in of the group
-    vllm.general_plugins. It may be called again. Unsupported if this vLLM has none of the classes.
+    Call install() in each process of vLLM before the model is created: in a plug-in of the group
+    vllm.general_plugins. It may be called repeatedly.
+
+    Raises:
+        Unsupported: this vLLM has none of the classes.
     """
     found = []
     for module, names in _CLASSES.items():
         try:
             classes = importlib.import_module(module)
         except ImportError:
-            continue  # another version, or a part of vLLM that this machine cannot load
+            continue  # another version of vLLM, or a module that cannot be imported here
         for name in names:
             if (cls := getattr(classes, name, None)) is not None:
                 cls.forward_mqa = forward_mqa
@@ -50,16 +53,17 @@ def install() -> list[str]:
 def forward_mqa(
     layer: Any, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor, output: torch.Tensor
 ) -> None:
-    """Attention of the step's tokens over their windows and compressed entries; outputs stay rotated.
+    """Computes attention of the step's tokens over their windows and compressed entries. The inverse rotation
+    is not applied to the output.
 
-    layer: DeepseekV4MLAAttention. q: [N,H,512], rotated. output: [N,>=H,512]; heads beyond those of q become
-    0. kv and positions are not read: vLLM has written and used them already. Without metadata output becomes
-    0.
+    layer: DeepseekV4MLAAttention. q: [N,H,512], rotated. output: [N,>=H,512]; heads after the H heads of q
+    become 0, and without metadata the whole output. kv and positions are ignored, because vLLM has already
+    rotated q and written the keys.
     """
     from vllm.forward_context import get_forward_context
 
     if not isinstance(output, torch.Tensor):
-        got, wanted = type(output).__name__, "a tensor: smla does not quantise outputs"
+        got, wanted = type(output).__name__, "a tensor, because smla does not quantize outputs"
         raise unsupported("output", got, wanted)
     metadata = get_forward_context().attn_metadata
     if metadata is None:  # a warm-up run
@@ -80,11 +84,11 @@ def forward_mqa(
 
 
 def _attention(layer, q, output):
-    """Returns attend(part, rows, lengths, extra_rows, extra_lengths), for parts of the step."""
+    """Returns a function attend(part, rows, lengths, extra_rows, extra_lengths) for parts of the step."""
     heads = q.shape[1]
     output[:, heads:].zero_()
     caches = {"cache": _cache(layer, layer.swa_cache_layer.kv_cache)}
-    if layer.compress_ratio > 1:  # other layers have no compressed cache, whatever their attributes say
+    if layer.compress_ratio > 1:  # other layers have no compressed cache, even if they have the attribute
         caches["extra"] = _cache(layer, layer.kv_cache)
     sink = None if layer.attn_sink is None else layer.attn_sink[:heads]
     q_scale = layer._flashinfer_fp8_q_scale if q.dtype is torch.float8_e4m3fn else None
@@ -107,16 +111,17 @@ def _attention(layer, q, output):
 
 
 def _cache(layer, data) -> Cache:
-    """[nb,bs,record] as a smla.Cache: 584-byte records, plain rows, or e4m3 of the layer's one scale."""
+    """Returns the smla.Cache of [nb,bs,record]: 584-byte records, plain rows, or e4m3 with one scale."""
     one_scale = data.dtype is torch.float8_e4m3fn
     return paged(data, _FORMATS, data.shape[1], scale=layer._flashinfer_fp8_kv_scale if one_scale else None)
 
 
 def _entries(layer, window, entries, part, prefill):
-    """Rows of the entries that the tokens of a part attend to, and the lengths of these lists; (): none.
+    """Returns the rows of the entries that the tokens of a part attend to, and the lengths of these lists, or
+    an empty tuple if the layer has no entries.
 
-    Lengths are the width, for padding 0. The number of valid entries would be too short for a list with
-    holes, which attention skips.
+    A length is the width of the list, or 0 for padding. The number of valid entries would be too small for a
+    list with masked entries, which attention skips.
     """
     tokens = part.stop - part.start
     if layer.compress_ratio <= 1:
@@ -138,7 +143,7 @@ def _entries(layer, window, entries, part, prefill):
 
 
 def _prefill_window(layer, window, part):
-    """Rows and lengths of the window. vLLM computes them on some devices only."""
+    """Returns rows and lengths of the windows, which vLLM computes only on some devices."""
     if window.prefill_swa_indices is not None:
         tokens = part.stop - part.start
         return window.prefill_swa_indices[:tokens].flatten(1), window.prefill_swa_lens[:tokens]  # [T,1,W]

@@ -1,8 +1,8 @@
-"""One layer's attention on vLLM's base classes for sparse MLA (0.30 and later). Needs vLLM.
+"""Attention of a layer on vLLM's base classes for sparse MLA (0.30 and later). Requires vLLM.
 
-vLLM's layer absorbs the queries, writes the keys and up-projects the attended latents. From 0.33 on its base
-class also turns selected positions into rows of the cache, with decode context parallelism and HiSparse, and
-asks a backend for attention to the rows alone. Short prompts run as dense attention, which is vLLM's.
+vLLM's layer absorbs the queries, writes the keys and up-projects the attended latents. From 0.33 on, the base
+class also maps selected positions to cache rows, including decode context parallelism and HiSparse, and the
+backend only computes attention to these rows. vLLM runs short prompts with its dense attention.
 """
 
 import inspect
@@ -25,12 +25,13 @@ HEAD_SIZES = [576, 512]  # 512: GLM-5.3-Flash, whose attention has no rope
 
 
 def _finds_rows(cache: torch.Tensor) -> bool:
-    """Whether vLLM's class finds the rows of this cache. On a CPU it has no kernels for that."""
+    """Returns whether vLLM's class finds the rows of this cache. vLLM has no CPU kernels for this."""
     return FINDS_ROWS and not cache.is_cpu
 
 
 class SmlaSparseMetadataBuilder(SparseMLACommonMetadataBuilder[SparseMLACommonMetadata]):
-    """vLLM's metadata. Requests of up to 128 or 256 tokens are decodes, as in vLLM's FA3 backend."""
+    """Builds vLLM's metadata. Requests of up to 128 (with more than 32 heads, 256) tokens are decodes, as in
+    vLLM's FA3 backend."""
 
     metadata_cls = SparseMLACommonMetadata
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH
@@ -44,11 +45,11 @@ class SmlaSparseMetadataBuilder(SparseMLACommonMetadataBuilder[SparseMLACommonMe
 class SmlaSparseImpl(Attends, SparseMLACommonImpl[SparseMLACommonMetadata]):
     """Attention over the positions that the model's indexer selected."""
 
-    # Layers that share a selection share its rows in decode steps alone, as in vLLM's FA3 backend.
+    # Layers with the same selection share its rows only in decode steps, as in vLLM's FA3 backend.
     group_conversion_decode_only: ClassVar[bool] = True
 
     def __init__(self, **arguments: Any) -> None:
-        """Takes the arguments of vLLM's class, by name."""
+        """Accepts the arguments of vLLM's class by name."""
         known = inspect.signature(SparseMLACommonImpl.__init__).parameters
         absent = ("alibi_slopes", "sliding_window", "logits_soft_cap")
         refuse(
@@ -66,7 +67,7 @@ class SmlaSparseImpl(Attends, SparseMLACommonImpl[SparseMLACommonMetadata]):
         attn_metadata: SparseMLACommonMetadata,
         layer: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """q: absorbed, [T,H,latent + rope], or a pair of both parts. Returns [T,H,latent] and an lse."""
+        """Returns out [T,H,latent] and the lse of absorbed queries q: [T,H,latent + rope], or a pair."""
         cache, metadata = kv_c_and_k_pe_cache, attn_metadata
         if _finds_rows(cache):
             return super().forward_mqa(q, cache, metadata, layer)

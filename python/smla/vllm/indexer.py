@@ -1,10 +1,10 @@
-"""vLLM's sparse indexer on smla, where DeepGEMM, e4m3 in Triton or CuteDSL is missing. Needs vLLM.
+"""Runs vLLM's sparse indexer on smla if DeepGEMM, e4m3 in Triton or CuteDSL is missing. Requires vLLM.
 
-    SMLA_VLLM_INDEXER    unset: where this GPU needs it; 1: everywhere; 0: nowhere
+    SMLA_VLLM_INDEXER    unset: if the GPU requires it; 1: always; 0: never
 
-vLLM 0.25 to 0.33 score with DeepGEMM (sm_90, sm_100, sm_120 families) and write e4m3 by Triton (sm_89 and
-later). The plug-in calls install() when vLLM loads it, before there is a model, and install_model() for each
-layer. Both replace names in vLLM's modules, and can be called again.
+vLLM 0.25 to 0.33 compute scores with DeepGEMM (sm_90, sm_100, sm_120 families) and write e4m3 with Triton
+(sm_89 and later). The plug-in calls install() when vLLM loads it, before a model exists, and install_model()
+for each layer. Both functions replace names in vLLM's modules and may be called repeatedly.
 """
 
 import importlib
@@ -23,14 +23,14 @@ __all__ = ["asked", "install", "install_model", "kernels_needed", "needed"]
 VARIABLE = "SMLA_VLLM_INDEXER"
 INDEXER = "vllm.model_executor.layers.sparse_attn_indexer"
 METADATA = "vllm.v1.attention.backends.mla.indexer"
-# Modules that import the fused kernels by name: in vLLM 0.25 and 0.26 the first two, later the others.
+# Modules that import the fused kernels by name: the first two in vLLM 0.25 and 0.26, the others later.
 KERNELS = (
     "vllm.models.deepseek_v32.nvidia.kernels",
     "vllm.models.deepseek_v32.nvidia.attention",
     "vllm.models.deepseek_v32.common.kernels",
     "vllm.models.deepseek_v32.attention",
 )
-# The indexer of pooled keys (GLM-5.3-Flash), which from 0.33 on calls what it imported by name.
+# The indexer of pooled keys (GLM-5.3-Flash), which imports functions by name from 0.33 on.
 POOLED = "vllm.models.glm5next.nvidia.sparse_indexer"
 POOLED_KERNELS = ("vllm.models.glm5next.nvidia.ops.kpool_compress", "vllm.models.glm5next.common.attention")
 POOLED_NAMES = (
@@ -40,14 +40,14 @@ POOLED_NAMES = (
 )
 PACKING, PACK_KERNEL = "vllm.v1.attention.ops.common", "_PACK_SEQ_TRITON_KERNEL"
 GENERIC_MODEL = "vllm.model_executor.models.deepseek_v2"
-# Operators that vLLM 0.25 to 0.29 select with; later versions call get_indexer_topk.
+# Operators for the selection in vLLM 0.25 to 0.29; later versions call get_indexer_topk.
 TOPK_OPERATORS = ("persistent_topk", "cooperative_topk")
 _logger = logging.getLogger("smla.vllm")
-_libraries: dict[str, torch.library.Library] = {}  # registrations live as long as these
+_libraries: dict[str, torch.library.Library] = {}  # a registration ends when its Library is destroyed
 
 
 def asked() -> bool | None:
-    """What SMLA_VLLM_INDEXER says: True, False, or None where it is unset."""
+    """Returns the value of SMLA_VLLM_INDEXER: True, False, or None if it is unset."""
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "0", "1"):
         raise invalid(VARIABLE, repr(value), "0, 1, or unset")
@@ -55,7 +55,7 @@ def asked() -> bool | None:
 
 
 def needed(platform: Any) -> bool:
-    """Whether smla takes over scores, selection and index cache: by default where DeepGEMM cannot run."""
+    """Returns whether smla replaces scores, selection and index cache; by default if DeepGEMM cannot run."""
 
     def is_missing():
         utils = importlib.import_module("vllm.utils.import_utils")
@@ -65,7 +65,7 @@ def needed(platform: Any) -> bool:
 
 
 def kernels_needed(platform: Any) -> bool:
-    """Whether smla takes over the fused kernels: by default below sm_89, where Triton has no e4m3."""
+    """Returns whether smla replaces the fused kernels; by default below sm_89, where Triton has no e4m3."""
     return _decided(platform, lambda: not platform.has_device_capability(89))
 
 
@@ -75,7 +75,7 @@ def _decided(platform, here):
 
 
 def install() -> list[str]:
-    """Replaces what vLLM's indexer calls, where this GPU needs it. Returns the names that were replaced."""
+    """Replaces functions that vLLM's indexer calls, if the GPU requires it. Returns the replaced names."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cuda() or asked() is False:
@@ -87,12 +87,12 @@ def install() -> list[str]:
             module, _merge_dcp_topk_global=indexer_calls.merge_dcp_topk(module.get_dcp_group)
         )
     if needed(current_platform):
-        # On the sm_100 family vLLM 0.33 keeps other scales in the index cache, for DeepGEMM's kernels there.
+        # On the sm_100 family, the index cache of vLLM 0.33 has other scales, for DeepGEMM's kernels.
         if getattr(module, "mqa_logits_use_mx_scales", _no)():
-            got = "1 on an sm_100 GPU, whose index cache has DeepGEMM's own scales"
-            raise unsupported(VARIABLE, got, "0, or unset")
+            got = "1 on an sm_100 GPU, whose index cache has scales for DeepGEMM"
+            raise unsupported(VARIABLE, got, "0 or unset")
         replaced += _replace_scores(module)
-        # Without DeepGEMM vLLM makes no schedules for its kernels and ignores their limit of rows per call.
+        # Without DeepGEMM, vLLM creates no schedules for its kernels and ignores their row limit per call.
         replaced += _replace(importlib.import_module(METADATA), has_deep_gemm=_no)
         if not hasattr(module, "get_indexer_topk"):
             replaced += _replace_operators(current_platform.dispatch_key)
@@ -106,8 +106,8 @@ def install() -> list[str]:
 
 
 def install_model() -> list[str]:
-    """Replaces names in modules of the model, which vLLM has imported: fused kernels, and what the indexer of
-    pooled keys calls. Returns the names.
+    """Replaces fused kernels, and functions that the indexer of pooled keys calls, in the modules of the
+    model, which vLLM has imported. Returns the replaced names.
     """
     from vllm.platforms import current_platform
 
@@ -124,7 +124,7 @@ def install_model() -> list[str]:
 
 
 def _replace_scores(module):
-    """Replaces scores, selection and index cache where the module calls them."""
+    """Replaces the functions of scores, selection and index cache in a module that calls them."""
     names = ("fp8_fp4_mqa_logits", "fp8_fp4_paged_mqa_logits", "get_indexer_topk")
     own = {"has_deep_gemm": _yes, **{name: getattr(indexer_calls, name) for name in names}}
     if not isinstance(module.ops, indexer_calls.Operations):
@@ -134,7 +134,7 @@ def _replace_scores(module):
 
 
 def _replace_pack_kernel(module):
-    """vLLM warms this kernel up for e4m3 even if it only packs bytes later."""
+    """Replaces the packing kernel, which vLLM warms up for e4m3 even if it later only packs bytes."""
     theirs = getattr(module, PACK_KERNEL, None)
     if theirs is None or isinstance(theirs, indexer_calls.PackKernel):
         return []
@@ -157,7 +157,7 @@ def _replace(module, **own):
 
 
 def _replace_loaded(modules, names, by=fused):
-    """Replaces names in those of the modules that vLLM has imported; each version has some of them."""
+    """Replaces names in each of the modules that vLLM has imported; each version has some of them."""
     found = [sys.modules[name] for name in modules if name in sys.modules]
     return [x for module in found for x in _replace(module, **{name: getattr(by, name) for name in names})]
 

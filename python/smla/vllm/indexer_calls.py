@@ -1,6 +1,6 @@
-"""What vLLM's sparse indexer calls, under vLLM's signatures of 0.25 to 0.33, on smla's stages.
+"""Functions that vLLM's sparse indexer calls, with the signatures of vLLM 0.25 to 0.33, on smla's stages.
 
-Needs PyTorch alone. Shapes: smla.compat.deep_gemm and smla.compat.vllm_ops, which do the work.
+Only PyTorch is required. smla.compat.deep_gemm and smla.compat.vllm_ops implement them and list the shapes.
 """
 
 from collections.abc import Callable
@@ -25,9 +25,9 @@ def fp8_fp4_mqa_logits(
     *,
     clean_logits: bool = False,
 ) -> torch.Tensor:
-    """Logits of prefill rows over gathered keys.
+    """Returns the logits of prefill rows over gathered keys.
 
-    With max_seqlen_k, which 0.33 passes, column j is key cu_seqlen_ks[t] + j; without it, key j.
+    With max_seqlen_k, which vLLM 0.33 passes, column j is key cu_seqlen_ks[t] + j; otherwise, it is key j.
     """
     return deep_gemm.fp8_fp4_mqa_logits(
         q, kv, weights, cu_seqlen_ks, cu_seqlen_ke, clean_logits, max_seqlen_k
@@ -46,7 +46,7 @@ def fp8_fp4_paged_mqa_logits(
     *,
     clean_logits: bool = False,
 ) -> torch.Tensor:
-    """Logits of decode rows over the keys in pages. context_lens: [B], [B,1] or [B,next_n]."""
+    """Returns the logits of decode rows over paged keys. context_lens: [B], [B,1] or [B,next_n]."""
     return deep_gemm.fp8_fp4_paged_mqa_logits(
         q,
         kv_cache,
@@ -61,12 +61,12 @@ def fp8_fp4_paged_mqa_logits(
 
 
 def _lens_of(lens, next_n):
-    """[B,1] as [B] where a request has several rows: both hold the length of its last row."""
+    """Converts [B,1] to [B] if requests have several rows; both have the length of the last row."""
     return lens[:, 0] if lens.ndim == 2 and lens.shape[1] == 1 < next_n else lens
 
 
 def get_indexer_topk(backend: str) -> Callable[..., None]:
-    """The function that selects for decode rows (0.30 and later). backend: a kernel of vLLM, ignored."""
+    """Returns the selection function for decode rows (0.30 and later). backend: vLLM's kernel, ignored."""
     return select_decode_rows
 
 
@@ -78,11 +78,11 @@ def select_decode_rows(
     topk_tokens: int,
     max_seq_len: int,
 ) -> None:
-    """The best topk_tokens columns of each row, ascending, then -1; ties go to the lowest.
+    """Writes the topk_tokens columns with the largest logits of each row to topk_indices, in ascending order.
 
-    seq_lens: as context_lens of fp8_fp4_paged_mqa_logits. topk_indices: [>=rows,>=topk_tokens] i32.
-    max_seq_len: a bound of seq_lens, in a capture that of all replays. Logits are as wide as a model allows,
-    and short rows have a quicker kernel.
+    Unused entries become -1, and ties are broken in favor of the lower column. seq_lens: as context_lens of
+    fp8_fp4_paged_mqa_logits. topk_indices: [>=rows,>=topk_tokens] i32. max_seq_len: upper bound of seq_lens,
+    in a capture for all replays. Only max_seq_len columns are read, because short rows have a faster kernel.
     """
     logits = logits[:, : max(max_seq_len, 0)]
     vllm_ops.top_k_per_row_decode(
@@ -105,15 +105,18 @@ def persistent_topk(
     k: int,
     max_seq_len: int,
 ) -> None:
-    """vLLM's operators persistent_topk and cooperative_topk, which 0.25 to 0.29 call by name."""
+    """Implements vLLM's operators persistent_topk and cooperative_topk, which 0.25 to 0.29 call by name."""
     select_decode_rows(logits, lengths, logits.shape[0] // max(lengths.shape[0], 1), output, k, max_seq_len)
 
 
-_NOWHERE = torch.iinfo(torch.int32).max  # behind every position
+_NOWHERE = torch.iinfo(torch.int32).max  # sorts after every position
 
 
 def merge_dcp_topk(group_of: Callable[[], Any]) -> Callable[..., None]:
-    """vLLM's _merge_dcp_topk_global, which needs CuteDSL there. group_of: get_dcp_group."""
+    """Returns a replacement of vLLM's _merge_dcp_topk_global, which requires CuteDSL.
+
+    group_of: vLLM's get_dcp_group.
+    """
 
     def merge(
         logits: torch.Tensor,
@@ -124,10 +127,11 @@ def merge_dcp_topk(group_of: Callable[[], Any]) -> Callable[..., None]:
         cp_interleave: int,
         row_starts: torch.Tensor | None = None,
     ) -> None:
-        """Turns each rank's best positions in its own keys into the best of all ranks' keys, in place.
+        """Replaces the best positions of this rank's keys by the best positions of all ranks' keys.
 
-        logits: [T,N] f32, row t's from column row_starts[t] on. topk_indices: [T,topk_tokens] i32, -1: none.
-        They become positions in the request, ascending, then -1; ties go to the lowest.
+        logits: [T,N] f32; row t begins at column row_starts[t]. topk_indices: [T,topk_tokens] i32, -1 for
+        unused entries. The results are positions in the request, in ascending order and then -1. Ties are
+        broken in favor of the lower position.
         """
         if dcp_world_size <= 1:
             return
@@ -144,7 +148,8 @@ def merge_dcp_topk(group_of: Callable[[], Any]) -> Callable[..., None]:
 
 
 def select_of_ranks(gathered: torch.Tensor, out: torch.Tensor, topk_tokens: int) -> None:
-    """out[t] = positions of the best of gathered[t], [T,N,2]: scores f32, and positions i32 in f32's bits."""
+    """Writes the positions with the largest scores of each row to out. gathered: [T,N,2] f32: scores, and
+    positions stored as i32 bits."""
     positions, order = gathered[..., 1].contiguous().view(torch.int32).sort(dim=1)
     scores = gathered[..., 0].gather(1, order)
     ends = (positions != _NOWHERE).sum(1, dtype=torch.int32)
@@ -156,7 +161,7 @@ def select_of_ranks(gathered: torch.Tensor, out: torch.Tensor, topk_tokens: int)
 
 
 class Operations:
-    """vllm._custom_ops as the indexer sees it: index cache and top-k on smla, the rest vLLM's."""
+    """Replacement of vllm._custom_ops in the indexer: index cache and top-k run on smla, the rest in vLLM."""
 
     indexer_k_quant_and_cache = staticmethod(vllm_ops.indexer_k_quant_and_cache)
     cp_gather_indexer_k_quant_cache = staticmethod(vllm_ops.cp_gather_indexer_k_quant_cache)
@@ -171,9 +176,9 @@ class Operations:
 
 
 def pack_seq(theirs: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """vLLM's pack_seq_triton, with e4m3 as bytes: below sm_89 Triton has no such type.
+    """Returns vLLM's pack_seq_triton with e4m3 as bytes, because Triton has no e4m3 below sm_89.
 
-    Padding is 0. Rows of padding are never selected from, whatever they hold.
+    Padding is 0; no positions are selected for rows of padding.
     """
 
     def pack(
@@ -187,7 +192,7 @@ def pack_seq(theirs: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 
 
 class PackKernel:
-    """vLLM's kernel behind pack_seq_triton (0.30 and later), warmed up for bytes in place of e4m3."""
+    """The kernel of vLLM's pack_seq_triton (0.30 and later), warmed up for bytes instead of e4m3."""
 
     def __init__(self, theirs: Any) -> None:
         self._theirs = theirs

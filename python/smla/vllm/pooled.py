@@ -1,8 +1,9 @@
-"""vLLM's fused kernels of pooled index keys (GLM-5.3-Flash), as stages: below sm_89 Triton has no e4m3.
+"""Replacements of vLLM's fused kernels of pooled index keys (GLM-5.3-Flash) for GPUs below sm_89, where
+Triton has no e4m3. Only PyTorch is required.
 
-Signatures are those of vLLM 0.32 and 0.33 (vllm/models/glm5next/nvidia/ops/kpool_compress.py). A pool is
-pool_size consecutive tokens with one key: the mean of theirs, weighted in each channel by the softmax of
-score + ape, rotated by H / sqrt(128). Needs PyTorch alone.
+The signatures match vLLM 0.32 and 0.33 (vllm/models/glm5next/nvidia/ops/kpool_compress.py). A pool is
+pool_size consecutive tokens. Its key is the mean of the tokens' keys, weighted in each channel by the softmax
+of score + ape, and multiplied by H / sqrt(128).
 """
 
 import torch
@@ -15,10 +16,10 @@ from .caches import write
 
 
 def fwht128_quant_fp8(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rotated queries in e4m3 and their scales, powers of two. q: [N,128]. Returns [N,128] and [N,1] f32."""
+    """Returns q [N,128] multiplied by H / sqrt(128), in e4m3, and its scales, [N,1] f32 powers of two."""
     ones = torch.ones(q.shape[0], 1, dtype=torch.float32, device=q.device)
-    quantised = stages.quant_index_q(q.unsqueeze(1), ones, factor=1.0, hadamard=True)
-    return quantised.q.squeeze(1), quantised.w
+    quantized = stages.quant_index_q(q.unsqueeze(1), ones, factor=1.0, hadamard=True)
+    return quantized.q.squeeze(1), quantized.w
 
 
 def kpool_compress_and_write_cache(
@@ -35,7 +36,7 @@ def kpool_compress_and_write_cache(
     write_cache: bool = True,
 ) -> None:
     """Writes pool n to row loc[n] of the cache, [nb,bs,132] u8. slot_k, slot_score: [N,pool,128]. ape:
-    [pool,128] f32. loc: [N] i64; below 0, or where write_mask is False, nothing is written.
+    [pool,128] f32. loc: [N] i64. Pools with a negative loc, or with a false write_mask, are not written.
     """
     if return_compressed or not write_cache or not round_scale:
         got = f"return_compressed={return_compressed}, write_cache={write_cache}, round_scale={round_scale}"
@@ -58,11 +59,11 @@ def kpool_decode_update_and_maybe_write_cache_batched(
     head_dim: int = 128,
     round_scale: bool = True,
 ) -> None:
-    """Keeps the keys and scores of a decode step, and writes the pools that its tokens complete.
+    """Stores the keys and scores of a decode step, and writes the pools that its tokens complete.
 
-    key, slot_score: [B,n,128] bf16, n tokens of each request in the order of their positions.
-    tail_kv_cache: [nb,2,ring,128] bf16, keys and scores of the last tokens of each request, one page each.
-    tail_slot_mapping, slot_mapping, positions: [B,n]; padding is below 0.
+    key, slot_score: [B,n,128] bf16: n tokens of each request in the order of their positions. tail_kv_cache:
+    [nb,2,ring,128] bf16: keys and scores of the last tokens of each request, one page per request.
+    tail_slot_mapping, slot_mapping, positions: [B,n]; padding is negative.
     """
     ring = tail_kv_cache.shape[2]
     steps = torch.arange(1 - pool_size, 1, device=key.device)

@@ -66,8 +66,8 @@ def trtllm_batch_decode_with_kv_cache_mla(
 
     Returns:
         out [B,Q,H,kv_lora_rank] or [T,H,kv_lora_rank]: bf16 for bf16 and e4m3 queries, else in their dtype.
-        With return_lse also lse: base 2, with the sink, -1e30 for a token without rows and sink. A token
-        without rows gets 0.
+        A token without rows gets 0. With return_lse, the lse is the second result: base 2, with the sink, and
+        -1e30 for a token without rows and sink.
     """
     _require_supported(
         sparse_mla_top_k, skip_softmax_threshold_scale_factor, uses_shared_paged_kv_idx, enable_dcp

@@ -1,4 +1,4 @@
-"""One layer's attention on MLAAttentionImpl. Needs vLLM."""
+"""Attention of a layer on vLLM's MLAAttentionImpl. Requires vLLM."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ from .metadata import SmlaSparseMetadata, SmlaSparseMetadataBuilder
 
 __all__ = ["FINDS_ROWS", "HEAD_SIZES", "SmlaSparseImpl", "SmlaSparseMetadataBuilder"]
 FINDS_ROWS, HEAD_SIZES = False, [576]
-# In the first half of 2026 vLLM had a base class for sparse attention; later versions ask for `is_sparse`.
+# Some versions of vLLM have a base class for sparse attention; later versions read `is_sparse`.
 _Base: Any = getattr(_vllm, "SparseMLAAttentionImpl", None) or _vllm.MLAAttentionImpl
-# Arguments of the layer that this implementation does without.
+# Arguments of the layer that this implementation does not use.
 _UNUSED = ["q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim", "v_head_dim", "kv_b_proj"]
 _UNUSED += ["index_group_builder", "q_pad_num_heads"]
 
@@ -23,8 +23,8 @@ _UNUSED += ["index_group_builder", "q_pad_num_heads"]
 class SmlaSparseImpl(Attends, _Base[SmlaSparseMetadata]):
     """Attention over the positions that the model's indexer selected.
 
-    With decode context parallelism each rank attends to the positions whose keys it holds, and vLLM merges
-    the parts by lse.
+    With decode context parallelism, each rank attends to the positions whose keys it holds, and vLLM merges
+    the partial results by lse.
     """
 
     is_sparse = True
@@ -69,11 +69,12 @@ class SmlaSparseImpl(Attends, _Base[SmlaSparseMetadata]):
 
     @property
     def topk_indices_buffer(self) -> torch.Tensor:  # type: ignore[override]
-        """The indexer's: a draft model's indexer gets its target's buffer after this layer is made."""
+        """The selection buffer of the indexer. A draft model's indexer gets the buffer of the target model
+        after this layer is created."""
         return self._topk if self._indexer is None else self._indexer.topk_indices_buffer
 
     def record_logical_topk_ready(self) -> None:
-        """vLLM tells that the selection is there; the stream's order is enough."""
+        """Does nothing: vLLM calls it when the selection is queued, and stream order suffices."""
 
     def forward_mqa(
         self,
@@ -82,8 +83,8 @@ class SmlaSparseImpl(Attends, _Base[SmlaSparseMetadata]):
         attn_metadata: SmlaSparseMetadata,
         layer: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """q: absorbed, [T,H,latent + rope], or a pair of both parts. Returns [T,H,latent] and an lse."""
+        """Returns out [T,H,latent] and the lse of absorbed queries q: [T,H,latent + rope], or a pair."""
         return self.attend_to_selection(q, kv_c_and_k_pe_cache, attn_metadata, layer, self._interleave)
 
     def forward_mha(self, *_args, **_named) -> None:
-        raise unsupported("forward_mha", "a call", "none: all tokens go through forward_mqa")
+        raise unsupported("forward_mha", "a call", "no call, because all tokens use forward_mqa")

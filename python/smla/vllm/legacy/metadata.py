@@ -1,4 +1,4 @@
-"""The metadata of a step, in buffers that never move. Needs vLLM."""
+"""The metadata of a step, in buffers with fixed addresses. Requires vLLM."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,9 +11,9 @@ __all__ = ["SmlaSparseMetadata", "SmlaSparseMetadataBuilder"]
 
 @dataclass
 class SmlaSparseMetadata(AttentionMetadata):
-    """The metadata of a step of R requests and T tokens, with the padding of CUDA graphs.
+    """The metadata of a step of R requests and T tokens, including the padding of CUDA graphs.
 
-    Every token goes through forward_mqa, so all are decodes where vLLM asks how many there are.
+    All tokens are counted as decodes, because forward_mqa processes every token.
     """
 
     num_reqs: int
@@ -21,28 +21,28 @@ class SmlaSparseMetadata(AttentionMetadata):
     max_seq_len: int
     num_actual_tokens: int
     query_start_loc: torch.Tensor  # [R+1] i32
-    slot_mapping: torch.Tensor  # [T] i64, -1: padding
+    slot_mapping: torch.Tensor  # [T] i64, -1 for padding
     block_table: torch.Tensor  # [R,MB] i32
     seq_lens: torch.Tensor  # [R] i32
-    req_id_per_token: torch.Tensor  # [T] i32, R for padding; the builder's next build changes it
+    req_id_per_token: torch.Tensor  # [T] i32, R for padding; overwritten by the next build()
     block_size: int = 64
     topk_tokens: int = 2048
     num_decodes: int = 0
     num_prefills: int = 0
     num_decode_tokens: int = 0
-    prefill: None = None  # no token takes the dense path
+    prefill: None = None  # no token uses dense attention
     prefill_max_seq_len: int = 0
 
 
 class SmlaSparseMetadataBuilder(AttentionMetadataBuilder[SmlaSparseMetadata]):
-    """Builds the metadata where the batch lies, in one kernel, which the host does not wait for."""
+    """Builds the metadata on the batch's device with one kernel; the host does not wait for it."""
 
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.topk_tokens = vllm_config.model_config.hf_text_config.index_topk
-        self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)  # the indexer wants decodes first
+        self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)  # the indexer needs decodes first
         self._tokens = torch.arange(
             vllm_config.scheduler_config.max_num_batched_tokens, dtype=torch.int32, device=device
         )
