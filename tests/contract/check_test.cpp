@@ -334,7 +334,8 @@ CONTRACT_TEST(L9i_TheErrorWordKeepsTheFirstFindingUntilItIsRead) {
     EXPECT_TRUE(
         refused(smla_read_error(context, {}, nullptr, &word), SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes"));
     EXPECT_EQ(std::string(last_error().got), "0");
-    EXPECT_EQ(std::string(last_error().wanted).rfind(smla::text("at least ", kHeader, " (the header"), 0), 0u);
+    EXPECT_EQ(std::string(last_error().wanted).rfind(smla::text("at least ", kHeader, " (the header"), 0),
+              0u);
     EXPECT_TRUE(
         refused(smla_read_error(context, scratch.get(), nullptr, nullptr), SMLA_INVALID_ARGUMENT, "out"));
     const std::unique_ptr<Call> norm = tame_call("norm_rms");  // has no indices

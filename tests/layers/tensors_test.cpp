@@ -175,7 +175,7 @@ TEST(Tensors, MemoryThatCannotBeReadIsAnErrorOfItsTensor) {
     EXPECT_EQ(spoilt([](Tensor&) {}), "accepted");
     EXPECT_PRED2(has, spoilt([](Tensor& t) { t.data = nullptr; }), "null");
     EXPECT_PRED2(has, spoilt([](Tensor& t) { t.data = static_cast<char*>(t.data) + 1; }), "aligned");
-    EXPECT_PRED2(has, spoilt([](Tensor& t) { t.device_type = SMLA_CUDA; }), "memory of the host");
+    EXPECT_PRED2(has, spoilt([](Tensor& t) { t.device_type = SMLA_CUDA; }), "host memory");
     EXPECT_PRED2(has, spoilt([](Tensor& t) { t.dtype = SMLA_I32; }), "\"I32\"");
     EXPECT_PRED2(has, spoilt([](Tensor& t) { t.dtype = 0; }), "dtype 0");
     EXPECT_PRED2(has, spoilt([](Tensor& t) { t.ndim = 0; }), "absent");

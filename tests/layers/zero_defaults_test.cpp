@@ -421,36 +421,40 @@ TEST(ZeroDefaults, AreThoseOfTheHeaders) {
     }
 }
 
-// struct.member of every comment that says what 0 stands for.
+bool names_a_zero(const std::string& comment) {
+    for (const char* words : {" 0 means ", " 0 selects ", " 0: "})
+        if (const size_t at = comment.find(words);
+            at != std::string::npos && (at == 0 || comment[at - 1] != '>'))
+            return true;
+    return false;
+}
+
+// Returns struct.member for every comment that states a meaning of 0, before the member or behind it.
 std::vector<std::string> documented_zeros() {
     std::vector<std::string> out;
     for (const auto& entry :
          std::filesystem::directory_iterator(std::string(SMLA_SOURCE_DIR) + "/include/smla")) {
         std::ifstream file(entry.path());
-        std::string line, owner, comment;
+        std::string line, owner, comment, member;
         bool inside = false;
         while (std::getline(file, line)) {
             const size_t first = line.find_first_not_of(' ');
             if (first == std::string::npos) continue;
-            const std::string words = line.substr(first);
-            if (words.rfind("typedef struct ", 0) == 0 && words.back() == '{')
+            std::string words = line.substr(first);
+            if (!inside && words.rfind("typedef struct ", 0) == 0 && words.back() == '{')
                 owner = words.substr(15, words.find(' ', 15) - 15), comment.clear();
-            else if (words.rfind("} ", 0) == 0) owner.clear();
-            else if (inside || words.rfind("/*", 0) == 0) {
-                comment = (inside ? comment + " " : "") + words;
-                inside = words.find("*/") == std::string::npos;
-            } else if (!owner.empty() && words.find(';') != std::string::npos) {
-                const size_t end = words.find_first_of(";[");
-                const std::string member =
-                    words.substr(words.find_last_of(" *", end) + 1, end - words.find_last_of(" *", end) - 1);
-                for (size_t at = comment.find("0: "); at != std::string::npos;
-                     at = comment.find("0: ", at + 1))
-                    if (at > 0 && (comment[at - 1] == ' ')) {
-                        out.push_back(owner + "." + member);
-                        break;
-                    }
-                comment.clear();
+            else if (!inside && words.rfind("} ", 0) == 0) owner.clear();
+            const size_t end = words.find_first_of(";["), begin = words.find("/*");
+            if (!inside && !owner.empty() && end < begin && words.find(';') != std::string::npos) {
+                const size_t before = words.find_last_of(" *", end);
+                member = words.substr(before + 1, end - before - 1);
+                words = begin == std::string::npos ? "" : words.substr(begin);
             }
+            inside = (inside || words.rfind("/*", 0) == 0) && words.find("*/") == std::string::npos;
+            if (words.rfind("/*", 0) == 0 || words.rfind("* ", 0) == 0) comment += " " + words;
+            if (inside || member.empty()) continue;
+            if (names_a_zero(comment)) out.push_back(owner + "." + member);
+            comment.clear(), member.clear();
         }
     }
     return out;
@@ -460,7 +464,7 @@ TEST(ZeroDefaults, EveryOneThatAHeaderNamesHasACase) {
     std::set<std::string> tested;
     for (const Case& each : all_cases()) tested.insert(each.field);
     // What 0 means here is no default (nothing of the kind, or not known), is seen on a GPU alone (of a batch
-    // that lies there), or is said of a neighbour (page_rows of caches and of mixed rows).
+    // that lies there), or is said of a neighbor (page_rows of caches and of mixed rows).
     for (const char* field : {"smla_device_info.multiprocessors",
                               "smla_device_info.memory_bytes",
                               "smla_backend_args.topk",
