@@ -48,7 +48,7 @@ public:
     virtual void* allocate(size_t bytes) = 0;
     virtual void release(void* memory) noexcept = 0;
     virtual bool reaches(const void* memory) const = 0;  // whether kernels can read and write it
-    // Copy in stream order. The memory at `from` may be reused when upload() returns.
+    // Copies in stream order. The memory at `from` may be reused when upload() returns.
     virtual void upload(void* to, const void* from, size_t bytes, smla_stream stream) = 0;
     // Uploads from the C++ heap without waiting for the stream. CUDA has read pageable memory when its copy
     // returns, but not pinned memory.
@@ -74,7 +74,7 @@ public:
         return nullptr;
     }
 
-    // Do a GPU's work for plans, metadata and checked calls in stream order.
+    // The following functions run the GPU work of plans, metadata and checked calls, in stream order.
     virtual void build_plan(const PlanJob& job, smla_stream stream);         // at most two launches
     virtual void fill_metadata(const MetadataJob& job, smla_stream stream);  // one launch
     virtual std::unique_ptr<StagingBuffer> open_staging_buffer(size_t bytes);

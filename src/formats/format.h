@@ -18,9 +18,9 @@ struct RecordAt {
     char* page;
     int64_t offset;  // token in its page
     int64_t page_tokens;
-    int64_t row_stride;  // bytes; row-packed formats
+    int64_t row_stride;  // in bytes, for row-packed formats
     int32_t width;
-    float scale;  // per-tensor formats
+    float scale;  // for per-tensor formats
     smla_writer writer;
 
     char* row() const { return page + offset * row_stride; }
@@ -104,7 +104,7 @@ struct CacheView {
     int64_t page_tokens, page_rows, pages, capacity;
     int64_t page_stride, row_stride;  // bytes
     float scale;                      // ignored if scale_device is set
-    const float* scale_device;        // if not null, replaces scale: scale of a cache in host memory
+    const float* scale_device;        // optional: replaces `scale` for a cache in host memory
     smla_writer writer;
 
     float tensor_scale() const { return scale_device ? *scale_device : scale; }

@@ -80,7 +80,8 @@ void Session::cut_pages(int32_t request, int32_t tokens) {
     lengths_[size_t(request)] = tokens;
 }
 
-// Returns the fewest tokens, except 0, that truncate() can keep: the next token's window needs its pages.
+// Returns the minimum number of tokens, except 0, that truncate() can keep, because the next token's window
+// needs all of its pages.
 int32_t Session::shortest(int32_t request) const {
     int64_t tokens = 0;
     for (const Group& group : groups_) {
@@ -127,7 +128,7 @@ void Session::reorder(std::span<const int32_t> sources) {
 void Session::rearrange(std::span<const Move> moves) {
     const size_t requests = lengths_.size();
     std::vector<bool> target(requests);
-    std::vector<int32_t> heir(requests, -1);  // by source: the request that takes its pages over
+    std::vector<int32_t> heir(requests, -1);  // for each source: the request that receives its pages
     for (const Move& move : moves) target[size_t(move.to)] = true;
     for (size_t r = 0; r < requests; ++r)
         if (!target[r]) heir[r] = int32_t(r);
@@ -192,7 +193,7 @@ std::unique_ptr<Session> Session::clone(const SessionOptions& options) const {
         Group& to = out->groups_[g];
         std::vector<int32_t> pairs;
         for (size_t r = 0; r < requests; ++r) {
-            // keeps the pages that steps of the clone's size would have kept
+            // keeps the pages that the clone would have if its last step had max_step_tokens tokens
             const int64_t left = lengths_[r] - to.need.resident - options.max_step_tokens;
             const int64_t first = to.need.resident ? left / to.need.page_rows : 0;
             to.pages[r] = duplicate(to, groups_[g].pages[r], first, pairs);

@@ -29,7 +29,7 @@ public:
     // Builds the plan of a GPU batch.
     void build_plan(const PlanBatch& batch) { there_.build(batch); }
     const Plan& plan_there() const { return there_; }
-    // Between begin() and finish(), the owner puts the bytes of each field that may have changed.
+    // Between begin() and finish(), the owner calls put() for the bytes of each field that may have changed.
     void begin();
     void put(const Field& field, size_t bytes);
     void finish(const PlanBatch& batch, const Field& starts, const Field& lengths);

@@ -20,7 +20,7 @@ constexpr Candidate<Args> generic(const char* name) {
     return {.name = name,
             .plan = [](const Args& args, const Env&) { return plain_plan<Args>(refuse_f64(args), Run); }};
 }
-// A kernel of generic/ that moves bytes or integers, also of f64 records.
+// A kernel of generic/ that moves bytes or integers, and therefore supports f64 records.
 template <class Args, void (*Run)(const Args&, const Env&)>
 constexpr Candidate<Args> moves(const char* name) {
     return {.name = name,

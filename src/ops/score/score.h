@@ -9,7 +9,7 @@ namespace smla {
 
 constexpr int kMaxIndexHeads = 256;
 
-// Returns the fields of a stage that scores: the fields below, which Args also has, then `more`.
+// Returns the fields of a stage that computes scores: the members of Args that `scored` lists, then `more`.
 template <class Args, size_t N>
 constexpr auto scored_fields_and(const std::array<StageField, N>& more) {
     using namespace fields;
@@ -67,7 +67,7 @@ public:
         known_ = request >= 0 && request < args_.block_table.shape[0];
         request_ = known_ ? request : 0;
     }
-    // Returns -1 if masked: a request or block id out of range, or a column past the table or the cache.
+    // Returns -1 if a request or block id is out of range, or the column is past the table or the cache.
     int64_t row(int64_t column) const {
         int64_t row = column;
         if (paged()) {
@@ -93,7 +93,7 @@ private:
 float load_key(const CacheView& keys, int64_t row, float* codes);
 double load_key(const CacheView& keys, int64_t row, double* codes);
 
-// Loads one row of q; e2m1 is multiplied by q_scales, exactly, because they are powers of two.
+// Loads one row of q. Multiplies e2m1 by q_scales, which is exact, because the scales are powers of two.
 template <class Real>
 void load_index_query(const smla_score_args& args, int64_t token, int64_t head, Real* row);
 

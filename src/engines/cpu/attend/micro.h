@@ -45,21 +45,21 @@ constexpr int kPrefetchSteps = 8;
 
 // Use of the scales of fp8 values.
 enum class Scaling {
-    words,     // multiplied into the words: f32, or rounded to bf16
-    exponent,  // powers of two, added to the exponents of bf16 words, exactly
-    product    // applied by the products: words are the codes' values
+    words,     // words are values times scales, in f32 or rounded to bf16
+    exponent,  // scales are powers of two and are added to the exponents of bf16 words, which is exact
+    product    // words are values without scales, which are applied to scores and weights
 };
 
 // Arguments of a decoder, for some keys of one source.
 struct DecodeArgs {
     const KeyAddress* keys;
     int count;
-    int padded;     // keys [count,padded) become zeros: padding has weight 0 in the products
+    int padded;     // keys [count,padded) become zeros, whose weight in the products is 0
     int width;      // Dqk
     int row_lines;  // cache lines of a row to fetch ahead
     int value_tiles;
     bool rounded;  // values rounded to bf16
-    float scale;   // per-tensor formats
+    float scale;   // scale of per-tensor formats
     Scaling scaling;
     int64_t row_words;
     uint32_t* keys_out;    // [padded][row_words]
@@ -123,8 +123,8 @@ struct FinishArgs {
     float* row;  // scratch [tiles * tile]: values in order
 };
 
-// Cost model for cutting a call, in units of the time of one key with one vector of heads: decoding a key;
-// packing the queries of a vector, or moving its sums from one core to another.
+// Cost model for cutting a call, in units of the time of one key with one vector of heads. decode: time to
+// decode a key. move: time to pack the queries of a vector, or to move its sums from one core to another.
 struct CutCosts {
     float decode = 3, move = 20;
 };

@@ -21,7 +21,7 @@ SMLA_INLINE void fetch(Prefetch& prefetch, int lines) {
         __builtin_prefetch(prefetch.next->row + prefetch.at, 0, 2);
         prefetch.at += 64;
         if (prefetch.at >= prefetch.row_bytes) {
-            // last line of a row that starts inside a line, or separate scales
+            // fetches the separate scales or, without them, the last line of a row that starts within a line
             __builtin_prefetch(
                 prefetch.next->scales ? prefetch.next->scales : prefetch.next->row + prefetch.row_bytes - 1,
                 0, 2);
@@ -105,7 +105,7 @@ void score_keys(const ScoreArgs& args) {
     *args.prefetch = prefetch;
 }
 
-// Scores keys for few heads in tiles of N, then in tiles of Padding, so that one key does not cost N.
+// Scores keys for few heads in tiles of N, then in tiles of Padding, so that a last key costs less than N.
 template <class Isa, int N, int Padding>
 void score_few_keys(const ScoreArgs& args) {
     Prefetch prefetch = *args.prefetch;

@@ -150,7 +150,8 @@ CallPlan<Args> plan_cblas(const Args& args, const Env& env) {
     if (env.budget && whole > env.budget) block = block_rows(args, false);
     CallPlan<Args> plan;
     plan.scratch = scratch_bytes(args, block, env.threads());
-    if (env.budget) plan.scratch_of_fewer = std::min(whole, env.budget);  // larger blocks of fewer tokens
+    // Blocks may be larger in calls with fewer tokens.
+    if (env.budget) plan.scratch_of_fewer = std::min(whole, env.budget);
     plan.launch = [block](const Args& call, const Env& on) { run_cblas(call, block, on); };
     return plan;
 }

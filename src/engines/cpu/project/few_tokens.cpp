@@ -21,11 +21,11 @@ constexpr int64_t kBlock = 256;  // outputs of a task: 64 to 300 KB of weights
 constexpr int64_t kResident = 256 * 1024, kLeastRows = 4, kLeastColumns = 64;  // of weights in L2
 constexpr int64_t kPass = 64;  // maximum tokens whose x is in f32; fewer with a small budget
 
-// Supports up to kTogether tokens, and up to kPass if a BLAS would widen bf16 weights in memory. On a core of
-// Zen 4, 16,384 x 7168 takes 23 ms for 8 tokens and 146 ms for 64, with a BLAS 267 and 367 ms.
-// Batch-invariant mode supports any number, because a token's bits are equal in every pass, unlike with a
-// BLAS. This mode leaves bf16 with bf16 to cpu_avx512_bf16_project, whose bits do not depend on the batch
-// either.
+// Returns why the number of tokens is not supported. The maximum is kTogether, or kPass if a BLAS would widen
+// bf16 weights in memory: on a core of Zen 4, 16,384 x 7168 takes 23 ms for 8 tokens and 146 ms for 64; a
+// BLAS takes 267 and 367 ms. Batch-invariant mode has no maximum, because a token's bits are equal in every
+// pass, unlike with a BLAS. This mode leaves bf16 x with bf16 weights to cpu_avx512_bf16_project, whose bits
+// do not depend on the batch either.
 std::string refuse_tokens(const Args& args, const Env& env) {
     const bool dots = !env.slow_bf16_dots && cpu::refuse_bf16_product(args, env).empty();
     if (env.batch_invariant)
@@ -117,8 +117,8 @@ size_t scratch_bytes(const Args& args, int64_t pass) {
     carve(arena, pass_of(args, 0, pass));
     return arena.used();
 }
-// Returns the tokens of a pass: all that fit the budget, so that more tokens never need less. A token's bits
-// do not depend on this number.
+// Returns the maximum number of tokens of a pass within the budget, so that a call with more tokens never
+// needs less scratch. A token's bits do not depend on this number.
 int64_t pass_within(const Args& args, size_t budget) {
     int64_t pass = kPass;
     while (budget && pass > 1 && scratch_bytes(args, pass) > budget) --pass;
@@ -137,7 +137,7 @@ CallPlan<Args> plan_few(const Args& args, const Env& env, smla_isa needed, const
     CallPlan<Args> plan = refuse_call<Args>(refuse(args, needed, env));
     if (env.isa < needed) return plan;
     const int64_t pass = pass_within(args, env.budget);
-    // `scratch` is also set for too many tokens, because a workspace sized for them must serve fewer.
+    // A refusal of too many tokens also sets `scratch`, because its workspace must serve calls with fewer.
     plan.scratch = scratch_bytes(args, pass);
     if (plan.refusal.empty())
         plan.launch = [pass, &kernels](const Args& call, const Env& on) { run(call, on, pass, kernels); };

@@ -44,7 +44,7 @@ int64_t KeySpans::page_of(int64_t request, int64_t block) const {
 }
 
 void KeySpans::append(int64_t request, ColumnWindow columns, KeyTile& tile) const {
-    // Ragged columns are cache rows, whose pages, in order, are page_rows apart.
+    // Without a block table, columns are cache rows, and page i starts at row i * page_rows.
     const int64_t page_columns = paged_ ? keys_.page_tokens : keys_.page_rows;
     int64_t block = columns.begin / page_columns, offset = columns.begin % page_columns;
     int at = tile.n();

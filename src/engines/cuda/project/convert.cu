@@ -1,7 +1,8 @@
 // Conversions around cuBLASLt: x to the weight's dtype, and sums of bf16 parts to out.
 //
 // A block processes a row (token, group); neighboring threads process neighboring values. Limit: memory. With
-// f32 x and bf16 weights, a value of x costs 4 bytes read and 6 written, a result 12 read and 2 to 4 written.
+// f32 x and bf16 weights, splitting a value of x reads 4 bytes and writes 6. Adding up the parts of a result
+// reads 12 bytes and writes 2 or 4.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/values.cuh"

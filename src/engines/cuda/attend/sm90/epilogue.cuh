@@ -111,7 +111,7 @@ private:
             *reinterpret_cast<float2*>(to + column_of(i)) = make_float2(
                 of_.o[4 * i + 2 * r] * factor_of(i, factor), of_.o[4 * i + 2 * r + 1] * factor_of(i, factor));
     }
-    // Stores rows of 16-bit values. Four adjacent blocks are 32 columns, of which a lane stores 16 bytes.
+    // Stores rows of 16-bit values. A lane stores 8 of the 32 columns (16 bytes) of four adjacent blocks.
     __device__ void store_halves(uint16_t* to, int r, float factor, bool real) const {
         to += 256 * of_.group() + 8 * (of_.lane() % 4);
         const bool bf16 = args_.out.dtype == SMLA_BF16;

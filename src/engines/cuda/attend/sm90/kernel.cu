@@ -112,7 +112,7 @@ __device__ Start consume(const Arguments& args, const Tasks& tasks, uint32_t bas
         if constexpr (Format::records) convert_queries<Format>(base, at.done);
         wait_for_queries(base, at.done);
         const bool more = at.task + step < last;
-        // Only for long tasks; for short ones, prefetching is no faster.
+        // Prefetches only for long tasks, because short tasks are no faster with prefetching.
         if (end - at.tile >= 16 && more) prefetch_queries<Format>(args, task_of(at.task + step));
         consumer.attend(at.tile, end, [&] {
             if (more) copy_queries<Format>(args, task_of(at.task + step), base);

@@ -34,8 +34,8 @@ constexpr int kStep = 32;         // k of all lanes, a piece each
 constexpr int kPair = 2 * kStep;  // k of two steps: 128-byte lines of w
 constexpr int kAhead = 2;         // pairs of steps that are prefetched
 constexpr int kLeastPairs = 2;    // minimum for a warp that shares a sum
-// Sums are split up to this number of warps: 16 per multiprocessor of an H100. The number is constant,
-// because bits depend on it.
+// Sums are split up to this number of warps: 16 per multiprocessor of an H100. The number is the same on
+// every GPU, because the order of a sum depends on it.
 constexpr int64_t kWantedWarps = 16 * 132;
 
 struct Grid {
@@ -94,7 +94,7 @@ struct Weights {
     static_assert(kAlongK || kM == 4, "along n 16 bytes are 8 outputs");
     uint4 raw[2 * kM];
 
-    // Returns the address of a piece; `lane` is the lane's first.
+    // Returns the address of piece i; `lane` is the address of the lane's first piece.
     __device__ static const uint16_t* piece(const MmaProduct& p, const uint16_t* lane, int k, int i) {
         return kAlongK ? lane + i * p.w_step + k : lane + (k + i) * p.w_step;
     }
@@ -105,7 +105,7 @@ struct Weights {
                 k < p.inner ? *reinterpret_cast<const uint4*>(piece(p, lane, k, i)) : make_uint4(0, 0, 0, 0);
     }
     __device__ uint32_t word(int i, int at) const { return (&raw[i].x)[at]; }
-    // Loads the operand of outputs 2 m and 2 m + 1, k 4 half to 4 half + 3.
+    // Writes the operand of outputs 2 m and 2 m + 1, for k from 4 half to 4 half + 3, to `a`.
     __device__ void operand(int m, int half, uint32_t (&a)[4]) const {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -116,7 +116,7 @@ struct Weights {
     }
 };
 
-// A lane's activations of one step: 8 k of token `row` of each eight.
+// A lane's activations of one step: 8 k of token `row` of each tile of eight tokens.
 template <int kN>
 struct Activations {
     float values[kN][kPiece];

@@ -147,7 +147,7 @@ private:
                 cuda::mma_bf16(s[2 * (k % 2) + n], q_[first_step + k / 2], b[2 * n], b[2 * n + 1]);
         }
     }
-    // Adds the rope of fp8_576, whose values are also codes: 16 columns of all 32 keys.
+    // Adds the scores of 16 columns of rope of fp8_576, which are codes, for all 32 keys.
     __device__ void score_rope_codes(uint32_t buffer, float (&s)[4][4]) const {
         uint32_t raw[4];
         cuda::ldmatrix_x4(raw, buffer + lane() * T::pitch + layout::Fp8_576::rope_at + 16 * warp());
@@ -189,7 +189,7 @@ private:
         add_bf16_values<4, 4>(sums_, s,
                               [&](int k, int n) { return row + uint32_t(k) * kHalf + uint32_t(32 * n); });
     }
-    // Accumulates keys whose scale is out of the window one by one, and sets their scales to 0. A lane
+    // Accumulates, one by one, keys whose scale is outside of the window, and sets their scales to 0. A lane
     // rotates its eight keys through registers, because a run-time index would move them to local memory.
     template <int First>
     __device__ void add_out_of_window(uint32_t codes, float (&s)[4][4], float (&scales)[8]) {
@@ -219,7 +219,8 @@ private:
 
     const char* shared_;
     uint32_t q_[T::k_steps][4];
-    // Sums of columns 128 warp + 16 n: even and odd columns or, for bf16 rope, the first 8 and the last 8.
+    // [n][b]: sums of the even (b = 0) or odd columns of the 16 that start at 128 warp + 16 n; in bf16 rope,
+    // of the first or last 8.
     float sums_[T::n_steps][2][4] = {};
 };
 

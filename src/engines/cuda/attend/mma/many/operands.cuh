@@ -7,7 +7,7 @@
 
 namespace smla::cuda_attend {
 
-// Share of a score warp: half of the width for 32 heads, which it shares with its partner.
+// Work of a score warp: 32 heads, which its partner also processes, and half of the width.
 template <class T>
 struct ScoreSlice {
     const uint32_t base, warp, lane;
@@ -312,8 +312,8 @@ public:
         __syncwarp();
     }
 
-    // Makes the scales of the tile relative and accumulates keys whose scale is out of the window.
-    // weight_at(head, key): shared address of a weight.
+    // Makes the scales of the tile relative (ValueScales) and accumulates the keys whose scale is outside of
+    // the window. weight_at(head, key): shared address of a weight.
     template <class WeightAt>
     __device__ void prepare(uint32_t keys, const Kind& kind, uint32_t warp, uint32_t lane,
                             const WeightAt& weight_at) {
@@ -349,7 +349,8 @@ public:
                                 sums[m][n], units[n / kSteps]);
     }
 
-    // Sums of [16 heads, 16 columns] each: even and odd columns or, for bf16 rope, the first 8 and last 8.
+    // [m][n][b]: sums of 16 heads and of the even (b = 0) or odd columns of 16; in bf16 rope, of the first or
+    // last 8.
     float sums[T::m_values][T::n_values][2][4] = {};
 
 private:
@@ -363,7 +364,7 @@ private:
     __device__ ValueScales value_scales(uint32_t warp, int g) const {
         return {base_ + T::value_scales_at + 8 * warp + 4 * uint32_t(g)};
     }
-    // Returns whether this warp's columns are bf16 rope from column 16 n on.
+    // Returns whether the 16 columns of this warp that start at 16 n are bf16 rope.
     static __device__ bool is_rope(bool bf16_rope, uint32_t warp, int n) {
         return T::width == 512 && bf16_rope && int(warp) == T::value_warps - 1 && n >= T::n_values - 4;
     }
@@ -401,7 +402,7 @@ private:
             }
         }
     }
-    // Accumulates keys whose scale is out of the window one by one, and sets their scales to 0.
+    // Accumulates, one by one, the keys whose scale is outside of the window, and sets their scales to 0.
     template <class WeightAt>
     __device__ void add_out_of_window(uint32_t codes, uint32_t lane, int g, float (&scales)[4],
                                       const WeightAt& weight_at) {

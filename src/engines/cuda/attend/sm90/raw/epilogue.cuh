@@ -140,7 +140,7 @@ private:
         return {four.x * factor, four.y * factor, four.z * factor, four.w * factor};
     }
 
-    // Stores partial sums: the lanes of a head fill sectors.
+    // Stores partial sums. The lanes of a head together write whole sectors.
     __device__ void store_split() const {
         const float by = cache_scale();
         const int first = task_.head + consumer_.first_head();
@@ -155,7 +155,8 @@ private:
         if (Shape::tile_groups == 1) store_sums(), wait();
         if (writes_statistics()) store_head_statistics(uint32_t(thread()));
     }
-    // Stores the lane's neighboring columns of a head together; pairs take 6 % longer for one token.
+    // Stores the lane's neighboring columns of a head in one store; a store per pair takes 6 % longer for one
+    // token.
     __device__ void store_run(float* to, int m, int j, float by) const {
         const auto value = [&](int c) { return consumer_.o[m][Lane::product(j, c)] * by; };
         if constexpr (Lane::run == 4)
@@ -189,7 +190,7 @@ private:
         first.any += second.any;
         return first;
     }
-    // Writes a head's statistics and returns the factor of its output row; 0 for a split, which stores sums.
+    // Writes a head's statistics and returns the factor of its output row, or 0 for a split.
     __device__ float store_head_statistics(uint32_t in_block) const {
         const int head = task_.head + int(in_block);
         if (head >= int(args_.q.shape[1])) return 0;
@@ -257,7 +258,7 @@ private:
     // Returns the first of the lane's columns.
     __device__ int first_column() const { return int(consumer_.group()) * 64 * kHalf + consumer_.column(); }
 
-    // Number of groups of 64 columns: half of all, and per warpgroup that stores them.
+    // Groups of 64 columns: half of the row's eight groups, and the number that a warpgroup stores.
     static constexpr int kHalf = 4, kColumns = 8 / Shape::tile_groups;
     // Bytes of shared memory for join(): four values of each thread, and all sums that a warpgroup passes.
     static constexpr uint32_t kPart = 16 * kWarpgroup, kJoined = kPart * kHalf * Shape::pairs;

@@ -5,11 +5,11 @@
 
 namespace smla::cuda_attend::sm90::raw {
 
-// Queries of a consumer warpgroup, or of both if they share the heads. A warp loads four heads at a time; a
-// lane loads 16 columns of each, and 8 of the last 64 columns of one. A head is multiplied by the power of
-// two that moves its largest value to between 2^14 and 2^15. Columns 4 t + e of 16 are element 2 t + e % 2 of
-// chunk e / 2, so that the word of four codes that ldmatrix delivers to lane t of a key's four lanes becomes
-// the lane's operands (consumer.cuh).
+// Queries of a consumer warpgroup, or of both if they share the heads. A warp loads four heads at a time. A
+// lane loads 16 of the first 512 columns of each head, and 8 of the last 64 columns of one head. A head is
+// multiplied by the power of two that moves its largest value to between 2^14 and 2^15. Column 4 t + e of 16
+// is element 2 t + e % 2 of chunk e / 2, so that the word of four codes that ldmatrix delivers to lane t of a
+// key's four lanes becomes the lane's operands (consumer.cuh).
 template <class Shape>
 class Queries {
     using Group = GroupSmem<Shape>;
@@ -95,7 +95,7 @@ private:
                                second ? chunks[1] : chunks[0]);
         }
     }
-    // Stores half of 16 columns.
+    // Stores the lane's 8 of the last 64 columns.
     __device__ void store_last_codes(int head, const uint4& codes, float factor) const {
         const uint32_t chunk = lane() % 8 / 2 * 2, to = to_ + 8 * Shape::query_tile + lane() % 2 * 8;
         cuda::store_shared(to + chunk_at(uint32_t(head), chunk),
