@@ -240,7 +240,7 @@ TEST(CudaTables, ScoreOverPagesOnHopperSaysWhatItDoesNotTake) {
     EXPECT_EQ(refusal([](Args& a) { a.q.stride_elems[1] = 64; }), order);  // heads overlap
     EXPECT_EQ(refusal([](Args& a) { a.q.stride_elems[0] = 128, a.q.stride_elems[1] = 6 * 128; }), order);
     EXPECT_EQ(refusal([](Args& a) { a.q.shape[0] = 1, a.q.stride_elems[0] = 0; }), "");
-    EXPECT_EQ(refusal([](Args& a) { a.keys.pages = 0; }), "no pages");
+    EXPECT_EQ(refusal([](Args& a) { a.keys.pages = 0; }), "the cache has no pages");
     EXPECT_EQ(refusal([](Args& a) { a.w.stride_elems[0] = 66; }), "rows of w must be aligned to 16 bytes");
     EXPECT_EQ(refusal([](Args& a) {
                   a.keys = cache_of(SMLA_INDEX_MXFP4_68, 0);

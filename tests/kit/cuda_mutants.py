@@ -216,14 +216,6 @@ MUTANTS = [
         verify("score"),
     ),
     Mutant(
-        "sm90 logits start before their window",
-        CUDA + "score/sm90/kernel.cuh",
-        "common = {max(common.begin, window.begin),",
-        "common = {common.begin,",
-        "test_gpu Sm90Score.WindowsThatBeginWithinATile",
-        SCORE,
-    ),
-    Mutant(
         "the column behind a window stays as it was",
         CUDA + "score/logits.cuh",
         "after = empty ? last : max(window.end, first);",
