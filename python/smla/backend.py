@@ -128,7 +128,7 @@ def why_not(
         >>> sizes = {"max_tokens": 4, "max_requests": 2, "max_seq_len": 128}
         >>> options = {"heads": 16, "topk": 64, "softmax_scale": 0.1, "device": "sm_90", "wants": ["alibi"]}
         >>> smla.why_not("FLASHMLA_SPARSE", "dsa", **options, **sizes)[0]
-        'no alibi slopes'
+        'ALiBi slopes are not supported'
     """
     args = _args(family, **options)
     text = sized_text(

@@ -34,7 +34,8 @@ class Error(Exception):
 
     @classmethod
     def of(cls, field: str, got: object, wanted: object) -> "Error":  # message in the format of the library
-        return cls(f"{field}: got {got}, wanted {wanted}", field, str(got), str(wanted))
+        text = f"got {got}, wanted {wanted}" if wanted else got
+        return cls(f"{field}: {text}", field, str(got), str(wanted))
 
     def __reduce__(self) -> Any:  # otherwise pickling would lose the fields
         return type(self), (str(self), self.field, self.got, self.wanted)

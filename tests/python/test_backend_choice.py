@@ -67,7 +67,7 @@ def test_names_and_aliases():
     assert smla.Backend("FLASHMLA_SPARSE_VLLM_V1", "dsa", **V32).info["name"] == "FLASHMLA_SPARSE"
     assert smla.Backend(None, "dsa", **V32).info["name"] == smla.select_backend("dsa", **V32)["backend"]
     for call in (smla.Backend, smla.why_not):
-        with pytest.raises(smla.InvalidArgument, match="backend: got FLASH, wanted one of FLASHMLA_SPARSE "):
+        with pytest.raises(smla.InvalidArgument, match="backend: got FLASH, wanted one of FLASHMLA_SPARSE, "):
             call("FLASH", "dsa", **V32)
     with pytest.raises(smla.InvalidArgument, match="backend: got FLASH"):
         smla.select_backend("dsa", wanted="FLASH", **V32)
@@ -176,16 +176,16 @@ def test_a_wanted_backend(monkeypatch):
     [
         ("TRITON_MLA_SPARSE", {"topk": 0}, "index_topk"),
         ("TRITON_MLA_SPARSE", {"heads": 257}, "257 heads"),
-        ("FLASHMLA_SPARSE", {"wants": ["alibi"]}, "alibi"),
+        ("FLASHMLA_SPARSE", {"wants": ["alibi"]}, "ALiBi"),
         ("FLASHMLA_SPARSE", {"wants": ["encoder", "soft_cap"]}, "soft cap"),
-        ("SPARSE_MLA_SM120", {"kv_cache_dtype": "fp8_584"}, "kv_cache_dtype fp8_584 with 576 values"),
+        ("SPARSE_MLA_SM120", {"kv_cache_dtype": "fp8_584"}, "fp8_584 is not supported with 576 values"),
         ("SPARSE_MLA_SM120", {"kv_cache_dtype": "fp9"}, "kv_cache_dtype fp9"),
         ("SPARSE_MLA_SM120", {"dtype": "e4m3"}, "e4m3 queries"),
         ("FLASHMLA_SPARSE", {"device": "sm_90"}, "sm_90"),
         ("FLASHMLA_SPARSE_DSV4", {"wants": ["fused_output_quant"]}, "fused output"),
         ("FLASHMLA_SPARSE_DSV4", {"topk": 0}, "index_topk"),
         ("FLASHMLA_SPARSE_DSV41", {"topk": 0, "ratio": 1}, "index_topk"),
-        ("FLASHMLA_SPARSE_DSV41", {"kv_cache_dtype": "nvfp4_288_split"}, "nvfp4_288_split with 512 values"),
+        ("FLASHMLA_SPARSE_DSV41", {"kv_cache_dtype": "nvfp4_288_split"}, "nvfp4_288_split is not supported with 512 values"),
     ],
 )
 def test_reasons(name, change, reason):

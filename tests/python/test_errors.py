@@ -30,9 +30,10 @@ KINDS = {
 
 def check_fields(error):
     """Every refusal says all of it, in one line."""
-    assert error.field and error.got and error.wanted, repr(error)
+    assert error.field and error.got, repr(error)
     text = str(error)
-    assert all(part in text for part in (error.field, error.got, error.wanted)) and "\n" not in text
+    said = f"got {error.got}, wanted {error.wanted}" if error.wanted else error.got
+    assert f"{error.field}: {said}" in text and "\n" not in text
 
 
 # the classes
@@ -91,7 +92,7 @@ def test_errors_of_the_library_itself():
     with pytest.raises(smla.Unsupported) as unsupported:
         f32_only = smla.Context("cpu", threads=1, kernel="select=cpu_scalar_threshold_select")
         smla.select(scores, 2, context=f32_only)
-    assert "(cpu_scalar_threshold_select: f64 scores" in str(unsupported.value)
+    assert "cpu_scalar_threshold_select does not support this call: f64 scores" in str(unsupported.value)
     assert len(str(unsupported.value)) < 300
     with pytest.raises(smla.InvalidArgument) as argument:
         smla.select(scores, 2, selected=np.zeros((1, 2), np.int32))

@@ -352,7 +352,7 @@ def test_steps_that_are_refused(step):
         "forced_topk": {"forced_topk": np.zeros((39, 6), np.int32)},
         "max_columns": {"max_columns": -1},
         "caches: got 'secondary'": {"caches": {**named, "secondary": named["index"]}},
-        r"caches: got \['primary'\], wanted those of index, primary": {
+        r"caches: got \['primary'\], wanted the groups index, primary": {
             "caches": {"primary": named["primary"]}
         },
         r"caches\['index'\]: got smla.Cache": {"caches": {**named, "index": named["index"][0]}},
@@ -361,7 +361,7 @@ def test_steps_that_are_refused(step):
             "caches": {**named, "index": (named["index"][0], None)}
         },
         "the tokens of the plan": {"plan": fresh},
-        r"plan: got \['primary'\], wanted those of index, primary": {"plan": other},
+        r"plan: got \['primary'\], wanted the groups index, primary": {"plan": other},
         "primary.cache.data: got a read-only array": {
             "caches": {**named, "primary": (frozen, named["primary"][1])}
         },

@@ -384,7 +384,7 @@ def test_the_command_line(files):
         (
             [*words[2:], "-o", files / "no" / "x.html"],
             3,
-            "x.html: got No such file or directory, wanted a writable file",
+            "x.html: cannot write the file: No such file or directory",
         ),
         (
             [*words[2:], "--bench", files / "peers.json", files / "config.json"],

@@ -43,7 +43,7 @@ class Report(Described):
             os.replace(part, path)
         except OSError as error:
             part.unlink(missing_ok=True)
-            raise IoError.of(str(path), error.strerror, "a writable file") from None
+            raise IoError.of(str(path), f"cannot write the file: {error.strerror}", "") from None
         return path
 
     def _repr_html_(self) -> str:

@@ -68,7 +68,7 @@ def read(source):
             raise _wrong(path, f"{found.st_size} bytes", f"at most {_MOST_BYTES}")
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise IoError.of(path, error.strerror, "a readable file") from None
+        raise IoError.of(path, f"cannot open the file: {error.strerror}", "") from None
     except UnicodeDecodeError:
         raise _wrong(path, "bytes that are not UTF-8", "a JSON document") from None
     try:
