@@ -358,7 +358,9 @@ TEST(CliCapacity, Errors) {
     EXPECT_EQ(error_of({"capacity", "--model", v32.path(), "--memory", "-1"}, 2)["field"], "--memory");
     EXPECT_EQ(error_of({"capacity", "--model", v32.path(), "--context", "0"}, 2)["field"], "--context");
     const auto memory = error_of({"capacity", "--model", v32.path(), "--memory", "1e300"}, 2);
-    EXPECT_EQ(memory["wanted"], "a size such as 80GiB, 80GB or 80 (GiB), at most 1e+09");
+    EXPECT_EQ(memory["wanted"],
+              "a size such as 80GiB, at most 1000000000 GiB; units are MiB, GiB, TiB (or M, G, T), MB, GB, "
+              "TB; no unit means GiB");
     const auto layers = error_of({"capacity", "--model", v32.path(), "--layers", "70"}, 2);
     EXPECT_EQ(layers["field"], "--layers");
     EXPECT_EQ(layers["wanted"], "1 to 62 (the layers of the model)");

@@ -231,7 +231,7 @@ TEST(CliGolden, CandidatesAreWholeNumbersOfTokens) {
         return error["wanted"];
     };
     EXPECT_EQ(refused("mid.candidates", make_tensor(blocks, SMLA_I32, {8})), "[1,9,any]");
-    EXPECT_EQ(refused("mid.candidates", make_tensor(blocks, SMLA_F32, {1, 9, 3})), "whole numbers");
+    EXPECT_EQ(refused("mid.candidates", make_tensor(blocks, SMLA_F32, {1, 9, 3})), "an integer dtype");
     EXPECT_EQ(refused("step.3.topk", make_tensor(blocks, SMLA_I32, {8})), "[1,1,...]");
     EXPECT_EQ(refused("rows.qr", make_tensor(blocks, SMLA_F32, {3})), "[1,any,...]");
     blocks[5] = 9;

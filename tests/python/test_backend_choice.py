@@ -185,7 +185,11 @@ def test_a_wanted_backend(monkeypatch):
         ("FLASHMLA_SPARSE_DSV4", {"wants": ["fused_output_quant"]}, "fused output"),
         ("FLASHMLA_SPARSE_DSV4", {"topk": 0}, "index_topk"),
         ("FLASHMLA_SPARSE_DSV41", {"topk": 0, "ratio": 1}, "index_topk"),
-        ("FLASHMLA_SPARSE_DSV41", {"kv_cache_dtype": "nvfp4_288_split"}, "nvfp4_288_split is not supported with 512 values"),
+        (
+            "FLASHMLA_SPARSE_DSV41",
+            {"kv_cache_dtype": "nvfp4_288_split"},
+            "nvfp4_288_split is not supported with 512 values",
+        ),
     ],
 )
 def test_reasons(name, change, reason):

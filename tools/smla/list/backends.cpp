@@ -102,8 +102,12 @@ Table support_table() {
 Table support_matrix() {
     std::vector<Column> columns{{"device", "device"}};
     for (const auto& [name, published] : kModels) {
-        const std::string_view all = name, vendor = "DeepSeek-";  // omitted, so that five columns fit
-        columns.push_back({published, std::string(all.substr(all.starts_with(vendor) ? vendor.size() : 0))});
+        std::string_view heading = name;
+        for (const std::string_view part : {"DeepSeek-", "-Flash"}) {  // omitted, so that five columns fit
+            if (heading.starts_with(part)) heading.remove_prefix(part.size());
+            if (heading.ends_with(part)) heading.remove_suffix(part.size());
+        }
+        columns.push_back({published, std::string(heading)});
     }
     Table table(columns);
     for (const char* device : kDevices) {
