@@ -143,7 +143,8 @@ TEST(CliCapacity, AnswersFirst) {
     begins(first_lines({"--memory", "80GiB"}),
            "13 requests of 131072 tokens fit in 80.0 GiB.\nWeights are not counted: --weights-gib ");
     begins(first_lines({"--device", "h100"}), "13 requests of 131072 tokens fit in 80.0 GiB.\n");
-    begins(first_lines({}), "One request of 131072 tokens takes 5.87 GiB; --memory 80GiB or --device H200 ");
+    begins(first_lines({}),
+           "One request of 131072 tokens takes 5.87 GiB; use --memory 80GiB or --device H200 ");
     begins(first_lines({"--memory", "80GiB", "--weights-gib", "70"}),
            "1 request of 131072 tokens fits in 80.0 GiB.\nWeights: 70.0 GiB (--weights-gib), 70.0 GiB on "
            "each GPU.\n");

@@ -26,13 +26,15 @@ void expect_refused(std::vector<std::string> words, const std::string& field) {
     words.insert(words.begin() + 1, "--json");
     const Finished run = run_tool(words, {.seconds = 60});
     EXPECT_EQ(run.code, 2) << about << run.err;
-    EXPECT_EQ(run.err.rfind("smla: error: " + field + ": got ", 0), 0u) << about << ": " << run.err;
+    EXPECT_EQ(run.err.rfind("smla: error: " + field + ": ", 0), 0u) << about << ": " << run.err;
     EXPECT_EQ(run.err.find('\n'), run.err.size() - 1) << about << ": " << run.err;
     EXPECT_LE(run.err.size(), sizeof("smla: error: ") + 300) << about << ": " << run.err;
     EXPECT_EQ(run.err.find('\x1b'), std::string::npos) << about << ": " << run.err;
     const auto document = nlohmann::json::parse(run.out, nullptr, false);
     ASSERT_TRUE(document.is_object() && document.contains("error")) << about << ": " << run.out;
     EXPECT_EQ(document["error"]["field"], field) << about;
+    const bool sentence = document["error"]["wanted"] == "";  // no value is wrong
+    EXPECT_EQ(run.err.find(": got ") == std::string::npos, sentence) << about << ": " << run.err;
     EXPECT_EQ("smla: error: " + document["error"].value("message", "") + "\n", run.err) << about;
 }
 
