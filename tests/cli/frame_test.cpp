@@ -219,7 +219,7 @@ TEST(CliFrame, AWrongVariableOfTheEnvironmentIsNamed) {
             run_tool({"doctor", "--json", option}, {.environment = {variable + "=" + value}});
         const auto error = nlohmann::json::parse(run.out, nullptr, false)["error"];
         EXPECT_EQ(run.code, error["exit_code"]) << run.out << run.err;
-        EXPECT_TRUE(has(run.err, "smla: error: " + error["field"].get<std::string>() + ": got ")) << run.err;
+        EXPECT_TRUE(has(run.err, "smla: error: " + error["field"].get<std::string>() + ": ")) << run.err;
         EXPECT_TRUE(has(error["got"], value)) << run.out;
         return error["field"].get<std::string>();
     };
