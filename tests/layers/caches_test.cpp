@@ -190,8 +190,9 @@ TEST(LayerCaches, ResultsLieInMemoryOfTheirOwn) {
             EXPECT_EQ(std::string(error.got).rfind("memory that overlaps " + other, 0), 0u) << error.got;
         };
         refused(first.workspace.data, "the workspace");
-        for (const GroupOfStep& group : kGroups)  // the output may reach into the next cache, too
-            if (void* const cache = (first.step.*group.cache).cache.data) refused(cache, "step.");
+        for (const GroupOfStep& group :
+             kGroups)  // the output may also reach into another cache or the workspace
+            if (void* const cache = (first.step.*group.cache).cache.data) refused(cache, "");
         EXPECT_TRUE(first.untouched());
         smla_layer_step in_place = first.step;
         in_place.out = in_place.hidden;
