@@ -43,7 +43,7 @@ def test_fp8_caches_may_be_as_far_from_bf16_as_vllms_own(check):
 
     bf16, own = result(3, 4, 5), shifted(0.1, -0.2, 0.0)
     bad, how = check.further(bf16, shifted(-0.2, 0.1, 0.1), own)
-    assert bad == "" and how == "log-probabilities 0.133 from those of bf16, vLLM's own 0.100"
+    assert bad == "" and how == "log-probabilities differ from bf16 by 0.133; with vLLM's backend, by 0.100"
     assert check.further(bf16, shifted(0.2, 0.2, 0.2), own)[0] == "too far; "
     assert check.further(bf16, result(9, 4, 5), own)[0] == "no tokens in common; "
 

@@ -154,7 +154,7 @@ def captured(run):
 def test_a_captured_forward_follows_batches_built_before_each_replay(vllm, kind):
     """As vLLM does: the builder fills the same buffers anew, and the graph reads them."""
     if vllm.facts["parents"] is not None:
-        pytest.skip("the stand-ins for vLLM's class work on the host; vllm_check runs vLLM's own in graphs")
+        pytest.skip("the mocks of vLLM's class run on the host; vllm_check runs the class itself in graphs")
     rng = torch.Generator().manual_seed(2)
     common, tokens = decodes_of(rng, PAGE, live=6)
     host, gpu = sides(vllm, rng, (common, tokens), kind)
@@ -176,7 +176,7 @@ def test_a_captured_forward_follows_batches_built_before_each_replay(vllm, kind)
 
 def test_a_captured_build_follows_the_buffers_of_the_batch(vllm):
     if vllm.facts["parents"] is not None:
-        pytest.skip("the stand-ins for vLLM's class work on the host; vllm_check runs vLLM's own in graphs")
+        pytest.skip("the mocks of vLLM's class run on the host; vllm_check runs the class itself in graphs")
     rng = torch.Generator().manual_seed(3)
     common, tokens = decodes_of(rng, PAGE, live=6)
     host, gpu = sides(vllm, rng, (common, tokens), PLAIN)
@@ -201,7 +201,7 @@ def test_a_captured_build_follows_the_buffers_of_the_batch(vllm):
 
 def test_a_step_stays_on_the_current_stream_and_waits_for_nothing(vllm):
     if vllm.facts["parents"] is not None:
-        pytest.skip("the stand-ins for vLLM's class work on the host; vllm_check runs vLLM's own in graphs")
+        pytest.skip("the mocks of vLLM's class run on the host; vllm_check runs the class itself in graphs")
     rng = torch.Generator().manual_seed(4)
     common, tokens = decodes_of(rng, PAGE, live=6)
     host, gpu = sides(vllm, rng, (common, tokens), PLAIN)
