@@ -167,33 +167,6 @@ TEST_F(Sm90Score, WindowsAndHoles) {
             }
 }
 
-// All rows see the end of a tile whose beginning none of them sees. The tile has no holes, so a kernel that
-// ignored `starts` would take it for one that all rows see.
-TEST_F(Sm90Score, WindowsThatBeginWithinATile) {
-    for (const int64_t heads : {8, 32, 64})
-        for (const Way& way : kWays)
-            for (const bool fill : {true, false}) {
-                if (!way.takes(heads)) continue;
-                ScoreShape shape;
-                shape.tokens = 16;
-                shape.heads = heads;
-                shape.columns = 330;
-                way.set(shape);
-                ScoreCase test(shape);
-                for (int32_t t = 0; t < 16; ++t) test.starts[size_t(t)] = 70 + t;
-                const std::vector<float> all = run_score(ScoreCase(shape), env()),
-                                         got = run_score(test, env(), fill);
-                for (int64_t t = 0; t < shape.tokens; ++t)
-                    for (int64_t j = 0; j < shape.columns; ++j) {
-                        const size_t at = size_t(t * shape.columns + j);
-                        ASSERT_EQ(got[at], j >= 70 + t ? all[at]
-                                           : fill      ? -kInfinity
-                                                       : kCanary)
-                            << described(shape) << " " << t << " " << j;
-                    }
-            }
-}
-
 // Neither the other rows of a batch nor how it is cut change a row's bits.
 TEST_F(Sm90Score, ARowAloneHasTheBitsItHasInABatch) {
     for (const int64_t heads : {16, 32, 64})
